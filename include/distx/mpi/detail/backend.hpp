@@ -39,7 +39,7 @@ class MpiBackend {
         job_(std::make_unique<Job>(self_, options.max_count, session_->world())),
         blocking_queue_(queue(0), self_, options.deadline, transport_.counts_fit()),
         started_queue_(queue(1), self_, options.deadline, transport_.counts_fit()) {
-    session_->control().join(transport_.identity, revocation_, departures_);
+    session_->control().join(transport_.identity, revocation_, exit_notices_);
     if (self_.rank != 0 || self_.size == 1 || !EarlyWarning::is_on()) return;
     const char* const text = transport_.scheduled ? "distx makes large collectives, in rank order"
                                                   : "MPI makes large collectives, which no deadline ends";
@@ -51,8 +51,8 @@ class MpiBackend {
     session_->control().leave(transport_.identity);
     if (!revoked()) {
       if (session_->world().ends_mpi() && self_.size <= MpiOptions::most_scheduled_ranks)  // there are few peers
-        session_->control().depart(transport_.identity, self_.rank, {blocking_calls_, started_calls_},
-                                   transport_.peers);
+        session_->control().announce_exit(transport_.identity, self_.rank, {blocking_calls_, started_calls_},
+                                          transport_.peers);
       return;
     }
     transport_.release();
@@ -302,8 +302,8 @@ class MpiBackend {
     for (const auto& request : group) ranks.push_back(transport_.calls[request.rank]);
     const ErrorContext context{
         .operation = "split", .backend = self_.backend, .rank = self_.rank, .size = self_.size, .location = location};
-    const auto party = session_->world().new_party(all_gathered, std::move(ranks), context);
-    return State::make(session_, open_transport(*session_, party), options_);
+    const auto subset = session_->world().new_subset(all_gathered, std::move(ranks), context);
+    return State::make(session_, open_transport(*session_, subset), options_);
   }
   [[nodiscard]] bool revoked() const noexcept { return revocation_.revoked.load(std::memory_order_acquire); }
   /// Returns whether the ranks compare a call; without MPI's collectives, they compare all.
@@ -314,12 +314,12 @@ class MpiBackend {
   /// destroyed its communicator without having made `call`.
   [[nodiscard]] bool is_stopped(const CallNumber& call = {}) {
     session_->control().look();
-    return revoked() || watch_.has_lost() || departures_.prevent(call);
+    return revoked() || watch_.has_lost() || exit_notices_.prevent(call);
   }
   /// Throws why `is_stopped(call)`.
   [[noreturn]] void raise(const ErrorContext& context, const CallNumber& call = {}) {
     check_usable(context);
-    if (departures_.prevent(call)) departures_.raise(call, context);
+    if (exit_notices_.prevent(call)) exit_notices_.raise(call, context);
     watch_.raise(context);
   }
   /// Waits for other ranks by `wait(deadline, ready, stopped)`. @param overdue  returns the message of a timeout
@@ -415,7 +415,7 @@ class MpiBackend {
   std::unique_ptr<Job> job_;
   QueuedCollectives blocking_queue_, started_queue_;
   Revocation revocation_;
-  Departures departures_;
+  ExitNotices exit_notices_;
   clock::time_point last_joined_ = clock::now();  ///< when all ranks had last joined a call; construction counts as one
   clock::time_point joined_before_ = last_joined_;    ///< the same of the call before
   std::optional<clock::time_point> patient_until_{};  ///< see `patience`

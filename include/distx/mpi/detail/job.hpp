@@ -48,7 +48,7 @@ class Job {
   /// Prepares for collectives on `comm`; messages use `messages`, and tags from `tag` on.
   /// @param data_tags  the tags of a user's tag among which the header of a message chooses that of its data
   /// @pre no request is in flight; `messages` outlives them
-  void open(MPI_Comm comm, const Carrier& messages, bool started, int tag, int data_tags = 1) noexcept {
+  void open(MPI_Comm comm, const RankMap& messages, bool started, int tag, int data_tags = 1) noexcept {
     comm_ = comm;
     messages_ = &messages;
     started_ = started;
@@ -433,7 +433,7 @@ class Job {
 
   const World& world_;
   MPI_Comm comm_ = MPI_COMM_NULL;
-  const Carrier* messages_ = nullptr;
+  const RankMap* messages_ = nullptr;
   bool started_ = false;
   bool left_behind_ = false;
   int tag_ = 0;

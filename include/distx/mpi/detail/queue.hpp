@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "distx/comm/messages/message_collectives.hpp"
-#include "distx/mpi/detail/carrier.hpp"
 #include "distx/mpi/detail/check.hpp"
+#include "distx/mpi/detail/rank_map.hpp"
 
 namespace distx::detail::mpi {
 
@@ -30,8 +30,8 @@ class QueueTransport {
   static constexpr bool staged = true;  // MPI may keep the memory of a message that is given up
   static constexpr int most_direct = 8;
 
-  /// @param carrier  has no other messages with these tags
-  QueueTransport(Carrier carrier, const QueueTags& tags) : carrier_(std::move(carrier)), tags_(tags) {}
+  /// @param rank_map  has no other messages with these tags
+  QueueTransport(RankMap rank_map, const QueueTags& tags) : rank_map_(std::move(rank_map)), tags_(tags) {}
 
   /// About 1 MiB is in flight in a stage. A message has at most 60 KiB, which fit into caches, and which Open MPI sends
   /// over TCP without asking the receiver.
@@ -43,12 +43,12 @@ class QueueTransport {
     return tags_.first + static_cast<int>(number & tags_.last_call) * tags_.per_call + static_cast<int>(stage);
   }
   void send(int to, Tag tag, const std::byte* data, std::size_t bytes, Request& request, const ErrorContext& context) {
-    check(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, carrier_[to], tag, carrier_.comm, &request), "MPI_Isend",
+    check(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, rank_map_[to], tag, rank_map_.comm, &request), "MPI_Isend",
           context);
   }
   void receive(int from, Tag tag, std::byte* data, std::size_t bytes, Request& request, const ErrorContext& context) {
-    check(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, carrier_[from], tag, carrier_.comm, &request), "MPI_Irecv",
-          context);
+    check(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, rank_map_[from], tag, rank_map_.comm, &request),
+          "MPI_Irecv", context);
   }
   [[nodiscard]] bool test(std::span<Request> requests, const ErrorContext& context) {
     int complete = 0;
@@ -75,7 +75,7 @@ class QueueTransport {
   }
 
  private:
-  Carrier carrier_;
+  RankMap rank_map_;
   QueueTags tags_;
 };
 

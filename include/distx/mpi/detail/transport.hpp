@@ -20,7 +20,7 @@ namespace distx::detail::mpi {
 struct Transport {
   calls::RankOf self{0, 1, "mpi"};
   mpi_unique_comm blocking{}, started{};               ///< both null where a channel is used
-  Carrier messages{}, calls{};                         ///< for user messages; for everything else
+  RankMap messages{}, calls{};                         ///< for user messages; for everything else
   int first_message_tag = 0, last_message_tag = 8191;  ///< of MPI; of the user
   int data_tags = 3;                                   ///< for the data of a user's tag, in addition to its header
   int first_call_tag = 0, call_tags = 32768;
@@ -129,17 +129,17 @@ inline void make_data_tags(Transport& transport, std::int64_t tags) noexcept {
 }
 
 /// The same for a channel of the session. Local.
-[[nodiscard]] inline Transport open_transport(Session& session, const Party& party) {
+[[nodiscard]] inline Transport open_transport(Session& session, const RankSubset& subset) {
   Transport made;
-  made.self = {party.rank, party.size(), "mpi"};
-  made.messages = made.calls = {session.control().comm(), party.ranks};
-  made.first_call_tag = party.first_tag();
-  made.call_tags = Party::user_tags;
-  made.first_message_tag = party.first_tag() + Party::user_tags;
-  make_data_tags(made, Party::tags - Party::user_tags);
-  made.identity = Control::identity_of_channel(party.channel);
+  made.self = {subset.rank, subset.size(), "mpi"};
+  made.messages = made.calls = {session.control().comm(), subset.ranks};
+  made.first_call_tag = subset.first_tag();
+  made.call_tags = RankSubset::user_tags;
+  made.first_message_tag = subset.first_tag() + RankSubset::user_tags;
+  make_data_tags(made, RankSubset::tags - RankSubset::user_tags);
+  made.identity = Control::identity_of_channel(subset.channel);
   made.threaded = true;
-  std::ranges::copy_if(*party.ranks, std::back_inserter(made.peers),
+  std::ranges::copy_if(*subset.ranks, std::back_inserter(made.peers),
                        [&](int rank) { return rank != session.world().rank(); });
   return made;
 }
