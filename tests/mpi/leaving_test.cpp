@@ -29,7 +29,7 @@ struct Way {
   }
 };
 
-/// Blocking and asynchronous calls whose data travel with their descriptions, in a Schedule, and by MPI's collectives.
+/// Blocking and asynchronous calls whose data travel with their descriptions, in pieces, and by MPI's collectives.
 std::vector<Way> ways() {
   std::vector<Way> all;
   for (const bool started : {false, true})

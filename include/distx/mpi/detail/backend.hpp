@@ -157,7 +157,6 @@ class MpiBackend {
     bool test() noexcept override {
       try {
         if (is_ready()) return true;
-        if (state_.backend.options_.deadline.unlimited()) return false;
         return state_.backend.is_stopped(number_);
       } catch (...) {
         error_ = std::current_exception();
@@ -360,17 +359,14 @@ class MpiBackend {
 
   /// Waits until all requests of the job are complete.
   void wait(Job& job, const ErrorContext& context, const CallNumber& call = {}) {
-    if (options_.deadline.unlimited() && receiving_.empty()) return job.wait(context);
     wait_for([&] { return test(job, context); }, [&] { return job.overdue(options_.deadline); }, context, call);
   }
   /// Compares the ranks' calls, and makes the call unless it is left to MPI; returns whether it has made it.
   [[nodiscard]] bool complete_compared(const Call<Host>& call, std::uint64_t number);
   void execute_message(const Call<Host>& call, const ErrorContext& context) {
     transport_.check_tag(call.tag, context);
-    if (!options_.deadline.unlimited()) {
-      session_->control().look();
-      check_usable(context);
-    }
+    session_->control().look();
+    check_usable(context);
     job_->open(native_handle(), transport_.messages, false, transport_.first_message_tag, transport_.data_tags);
     try {
       issue(*job_, call);
