@@ -129,7 +129,7 @@ int connect_and_run(int argc, char** argv, std::string_view backend, const Fork&
 #ifdef FORKER_WITH_MPI
   if (backend == "mpi") run(distx::MpiCommunicator(connector, {.deadline = deadline}), fork);
   if (backend == "mpi-vendor")
-    run(distx::MpiCommunicator(connector, {.deadline = deadline, .vendor_collectives = true}), fork);
+    run(distx::MpiCommunicator(connector, {.deadline = deadline, .collectives = distx::MpiCollectives::vendor}), fork);
 #endif
   return 0;
 }

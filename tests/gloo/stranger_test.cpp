@@ -118,7 +118,7 @@ void send_wrong_nonce(const test::tcp::Descriptor& stranger) {
     std::size_t bytes, opcode, slot, offset, length, offset_there;
   };
   constexpr std::size_t sends = 1, announces = 2, receives = 3;
-  const std::size_t slot = slot_of(distx::detail::GlooSlot::nonce, 0), length = sizeof(distx::detail::GlooNonce);
+  const std::size_t slot = distx::detail::gloo_nonce_slot, length = sizeof(distx::detail::GlooNonce);
   Preamble in{};
   while (::recv(stranger.native_handle(), &in, sizeof in, MSG_WAITALL) == sizeof in) {
     if (in.opcode != receives) continue;

@@ -14,14 +14,14 @@ using distx::detail::mpi::Agreement;
 using distx::detail::mpi::Survivors;
 using std::chrono::seconds;
 
-/// Ranks with a simulated clock and letters in order between each two.
+/// Ranks with a simulated clock and messages in order between each two.
 class Simulation {
  public:
   Simulation(int size, distx::Timeout deadline) : deadline_(deadline), ranks_(static_cast<std::size_t>(size)) {}
 
   struct Rank {
     std::unique_ptr<Agreement> agreement{};
-    std::deque<std::pair<int, Agreement::AgreementLetter>> inbox{};
+    std::deque<std::pair<int, Agreement::Message>> inbox{};
     int sends_left = 1 << 20;  ///< the rank ends in the send after these
     bool ended = false;
     std::optional<Survivors> decision{};
@@ -31,14 +31,14 @@ class Simulation {
   void pass(seconds time) { now_ += time; }
 
   void enter(int rank) {
-    const auto send = [this, rank](int to, const Agreement::AgreementLetter& letter) {
+    const auto send = [this, rank](int to, const Agreement::Message& message) {
       Rank& self = (*this)[rank];
       self.ended = self.ended || self.sends_left-- == 0;
-      if (!self.ended) (*this)[to].inbox.emplace_back(rank, letter);
+      if (!self.ended) (*this)[to].inbox.emplace_back(rank, message);
     };
     (*this)[rank].agreement = std::make_unique<Agreement>(rank, size(), 10 + rank, deadline_, now_, send);
   }
-  /// Lets a rank receive its letters, unless `deaf`, and progress.
+  /// Lets a rank receive its messages, unless `deaf`, and progress.
   void turn(int rank, bool deaf = false) {
     Rank& self = (*this)[rank];
     if (self.agreement == nullptr || self.ended || self.decision) return;

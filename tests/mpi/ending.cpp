@@ -117,45 +117,21 @@ void be_killed_before(const std::string& way, distx::MpiConnector& connector) {
     comm.emplace(connector);
 }
 
-/// Whether this rank's next call of MPI_Test or MPI_Testall does not return.
-bool mpi_hangs = false;
-/// Whether this process is killed when it enters a call of MPI that has no form which polls.
+/// Whether this process is killed when it enters MPI_Comm_split, which has no form that polls.
 bool dies_in_mpi = false;
-/// Whether this process never leaves MPI_Finalize.
-bool hangs_in_finalize = false;
 
 /// Kills rank 1 inside MPI's call, after all ranks have agreed to make it.
-void be_killed_inside(const std::string& way, distx::MpiConnector connector) {
+void be_killed_inside(distx::MpiConnector connector) {
   distx::MpiCommunicator comm(connector, {.deadline = std::chrono::seconds(3)});
   dies_in_mpi = comm.rank() == 1;
-  if (way == "killed while groups are made") (void)comm.split(0, 0);
-}  // MPI_Finalize
-
-/// Ends MPI, which does not return on rank 1.
-void hang_at_the_end(distx::MpiConnector connector) { hangs_in_finalize = connector.rank() == 1; }
-
-/// Makes a call during which MPI does not return on rank 1, as Open MPI may not if a process of the host was stopped.
-void hang_in_mpi(distx::AnyConnector& connector, const std::string& way) {
-  distx::MpiCommunicator comm(connector, {.deadline = std::chrono::seconds(3)});
-  std::vector<float> x(10, 1.0f);
-  distx::all_reduce(comm, x, distx::sum);
-  mpi_hangs = comm.rank() == 1;
-  if (way != "hangs in MPI in a message")
-    distx::all_reduce(comm, x, distx::sum);
-  else if (mpi_hangs)
-    distx::start_receive(comm, x, 0).wait();
-  for (;;) std::this_thread::sleep_for(std::chrono::seconds(1));  // the launcher ends this rank
+  (void)comm.split(0, 0);
 }
 
 int run(int argc, char** argv, const std::string& way) {
   std::optional<distx::MpiCommunicator> last;
   {
     if (way.starts_with("killed while")) {
-      be_killed_inside(way, distx::MpiConnector(argc, argv, {.deadline = std::chrono::seconds(3)}));
-      return 0;
-    }
-    if (way == "hangs while MPI ends") {
-      hang_at_the_end(distx::MpiConnector(argc, argv, {.deadline = std::chrono::seconds(3)}));
+      be_killed_inside(distx::MpiConnector(argc, argv, {.deadline = std::chrono::seconds(3)}));
       return 0;
     }
     if (way == "killed, and continued without" || way.starts_with("killed before")) {
@@ -172,7 +148,6 @@ int run(int argc, char** argv, const std::string& way) {
     auto connector = distx::connect(argc, argv);
     if (way.find("fail") != std::string::npos) fail(connector, way);
     if (way.starts_with("killed in a large call")) be_killed(connector, way.ends_with("printed at once"));
-    if (way.starts_with("hangs in MPI")) hang_in_mpi(connector, way);
     if (way == "a communicator outlives the connector") last.emplace(connector);
   }
   if (last) {
@@ -187,25 +162,11 @@ int run(int argc, char** argv, const std::string& way) {
 
 }  // namespace
 
-// These take the place of MPI's, as its profiling interface provides.
-extern "C" int MPI_Test(MPI_Request* request, int* flag, MPI_Status* status) {
-  while (mpi_hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return PMPI_Test(request, flag, status);
-}
-extern "C" int MPI_Testall(int count, MPI_Request* requests, int* flag, MPI_Status* statuses) {
-  while (mpi_hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return PMPI_Testall(count, requests, flag, statuses);
-}
+// Takes the place of MPI's, as its profiling interface provides.
 extern "C" int MPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm* part) {
   if (dies_in_mpi) std::raise(SIGKILL);
   return PMPI_Comm_split(comm, color, key, part);
 }
-extern "C" int MPI_Finalize() {
-  if (dies_in_mpi) std::raise(SIGKILL);
-  while (hangs_in_finalize) std::this_thread::sleep_for(std::chrono::seconds(1));
-  return PMPI_Finalize();
-}
-
 int main(int argc, char** argv) {
   try {
     return run(argc, argv, argc > 1 ? argv[1] : "");

@@ -107,7 +107,8 @@ TEST_CASE("with DISTX_LOG=info a wait says once, after a quarter of its deadline
   };
   const std::string joined = world().size() == 2 ? "rank 1 did not join" : "ranks 1";
   for (const bool vendor : {false, true}) {
-    const MpiOptions options{.deadline = 800ms, .vendor_collectives = vendor};
+    const MpiOptions options{.deadline = 800ms,
+                             .collectives = vendor ? MpiCollectives::vendor : MpiCollectives::by_size};
     MpiCommunicator blocking(world(), options), started(world(), options), messages(world(), options);
     int value = 0;
     warns([&] { barrier(blocking); }, joined);
@@ -116,6 +117,28 @@ TEST_CASE("with DISTX_LOG=info a wait says once, after a quarter of its deadline
   }
   MpiConnector connector(MPI_COMM_WORLD, {.deadline = 800ms});
   warns([&] { connector.barrier(); }, "not all ranks joined");
+}
+
+TEST_CASE("with DISTX_LOG=info the first rank of a communicator says whose collectives it uses" * needs_ranks(2)) {
+  for (const bool vendor : {false, true}) {
+    const auto said = test::logged([&] {
+      MpiCommunicator comm(world(), {.collectives = vendor ? MpiCollectives::vendor : MpiCollectives::by_size});
+    });
+    const std::string expected =
+        vendor ? "MPI makes large collectives" : "distx makes large collectives, in rank order";
+    CHECK(contains(said, expected) == (world().rank() == 0));
+  }
+}
+
+TEST_CASE("options that differ between ranks are a mismatch on every rank" * needs_ranks(2)) {
+  const bool odd = world().rank() == 1;
+  for (const MpiOptions& options : {MpiOptions{.collectives = odd ? MpiCollectives::vendor : MpiCollectives::by_size},
+                                    MpiOptions{.check = odd ? Check::off : Check::every_call}}) {
+    const auto said = sentence_of<MismatchError>([&] { MpiCommunicator comm(world(), options); });
+    CHECK(contains(said, "the ranks differ in MpiOptions"));
+  }
+  MpiCommunicator comm(world());
+  barrier(comm);
 }
 
 TEST_CASE("an invalid call on one rank revokes the communicator on all ranks" * needs_ranks(2)) {
@@ -341,7 +364,8 @@ TEST_CASE("MPI does not write to the program's memory after a call was given up"
     std::vector<float16> send(1'000'000, float16(1.0f)), receive(send.size());
     std::vector<std::vector<float>> own;
     try {
-      MpiCommunicator comm(world(), {.deadline = 500ms, .vendor_collectives = vendor});
+      MpiCommunicator comm(
+          world(), {.deadline = 500ms, .collectives = vendor ? MpiCollectives::vendor : MpiCollectives::by_size});
       // Until the others have given up, rank 0 does not start the call, or makes no call of MPI after its start.
       if (comm.rank() == 0 && !vendor) notes.await_others();
       auto pending = start_all_reduce(comm, send, receive, sum);
@@ -367,7 +391,8 @@ TEST_CASE("a training that times out frees no memory that MPI accesses later, an
     const bool late = world().rank() == world().size() - 1;
     bool failed = false, joined = !late;
     try {
-      MpiCommunicator comm(world(), {.deadline = 300ms, .vendor_collectives = vendor});
+      MpiCommunicator comm(
+          world(), {.deadline = 300ms, .collectives = vendor ? MpiCollectives::vendor : MpiCollectives::by_size});
       std::vector<Parameter<float>> parameters;
       Parameter<float>& weight = parameters.emplace_back("weight", 500'000);
       const auto train = [&](auto& training) {

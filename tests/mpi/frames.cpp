@@ -29,7 +29,7 @@ extern "C" int MPI_Allreduce(const void* send, void* receive, int count, MPI_Dat
 
 int main(int argc, char** argv) {
   auto connector = distx::connect(argc, argv);
-  distx::MpiCommunicator comm(connector, {.vendor_collectives = true});
+  distx::MpiCommunicator comm(connector, {.collectives = distx::MpiCollectives::vendor});
   distx::AnyCommunicator<> any(comm.share());
   std::vector<float> values(1 << 16, 1.0f);  // too large to be sent with the comparison
   distx::all_reduce(comm, values, distx::sum);

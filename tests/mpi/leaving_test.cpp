@@ -24,18 +24,18 @@ struct Way {
 
   [[nodiscard]] std::string text() const {
     return std::string(started ? "asynchronous, " : "blocking, ") + std::to_string(elements) + " elements" +
-           (options.vendor_collectives ? ", by MPI's collectives" : "") +
+           (options.collectives == MpiCollectives::vendor ? ", by MPI's collectives" : "") +
            (options.check == Check::off ? ", not compared" : "");
   }
 };
 
-/// Blocking and asynchronous calls whose data travel with their descriptions, in a Schedule, and by MPI's collectives.
+/// Blocking and asynchronous calls whose data travel with their descriptions, in pieces, and by MPI's collectives.
 std::vector<Way> ways() {
   std::vector<Way> all;
   for (const bool started : {false, true})
     for (const std::size_t elements : {4u, 300000u}) {
       all.push_back({started, elements, {.deadline = 60s}});
-      all.push_back({started, elements, {.deadline = 60s, .vendor_collectives = true}});
+      all.push_back({started, elements, {.deadline = 60s, .collectives = MpiCollectives::vendor}});
       all.push_back({started, elements, {.deadline = 60s, .check = Check::off}});
     }
   return all;

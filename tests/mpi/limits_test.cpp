@@ -46,7 +46,7 @@ void append(std::vector<T>& list, const std::vector<T>& more) {
 std::size_t uneven(int rank) { return rank % 3 == 1 ? 0 : n + static_cast<std::size_t>(rank); }
 
 struct Ranks {
-  MpiCommunicator comm{world(), {.vendor_collectives = true, .max_count = limit}};
+  MpiCommunicator comm{world(), {.collectives = MpiCollectives::vendor, .max_count = limit}};
   int rank = comm.rank();
   int size = comm.size();
   std::vector<std::size_t> counts() const {

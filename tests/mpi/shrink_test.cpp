@@ -152,8 +152,9 @@ TEST_CASE("messages in flight on a revoked communicator do not reach the one tha
 TEST_CASE("without MPI's collectives, options that need them are refused or have no effect" * needs_threads()) {
   MpiConnector host(MPI_COMM_WORLD);
   auto left = host.shrink(60s);
-  const auto said = sentence_of<InvalidArgument>([&] { MpiCommunicator comm(left, {.vendor_collectives = true}); });
-  CHECK(contains(said, "vendor_collectives: MPI's collectives wait for all ranks"));
+  const auto said =
+      sentence_of<InvalidArgument>([&] { MpiCommunicator comm(left, {.collectives = MpiCollectives::vendor}); });
+  CHECK(contains(said, "MpiCollectives::vendor: MPI's collectives wait for all ranks"));
   for (const Check check : {Check::off, Check::first_use}) {
     MpiCommunicator comm(left, {.deadline = no_timeout, .check = check});
     std::vector<float> x(100000, 1.0f);

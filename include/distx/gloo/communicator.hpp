@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/connect/connector.hpp"
-#include "distx/gloo/detail/backend.hpp"
+#include "distx/gloo/detail/links.hpp"
 #include "distx/posix/host.hpp"
 
 namespace distx {

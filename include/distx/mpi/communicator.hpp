@@ -17,7 +17,7 @@ namespace distx {
 /// - A call that differs between ranks throws MismatchError on every rank (see MpiOptions::check).
 /// - Asynchronous collectives progress on a thread, which sleeps between polls of MPI, if MPI was initialized with
 ///   MPI_THREAD_MULTIPLE. Asynchronous messages progress inside this rank's calls of MPI: `test`, `wait`, and any
-///   other; so do collectives with less than MPI_THREAD_MULTIPLE, `vendor_collectives`, another check than
+///   other; so do collectives with less than MPI_THREAD_MULTIPLE, `MpiCollectives::vendor`, another check than
 ///   `Check::every_call`, or more than 64 ranks.
 /// - A communicator keeps MPI initialized. The destructor is local; all ranks destroy the communicator at about the
 ///   same time.
@@ -30,7 +30,7 @@ class MpiCommunicator : public detail::BasicCommunicator<MpiCommunicator, detail
   /// Collective.
   /// @throws ConnectError if several ranks are connected by another connector
   /// @throws InvalidArgument if MPI cannot satisfy the options, or if `shrink` returned the connector and
-  ///         `vendor_collectives` is set: MPI's collectives would wait for the ranks that are lost
+  ///         asks for `MpiCollectives::vendor`: MPI's collectives would wait for the ranks that are lost
   /// @throws TimeoutError if not all ranks join before the connector's deadline
   template <class C>
     requires(!std::same_as<std::remove_cv_t<C>, MpiCommunicator>) && Connector<C>

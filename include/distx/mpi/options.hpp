@@ -8,6 +8,15 @@
 
 namespace distx {
 
+/// Whose collectives an MpiCommunicator uses for operands that are too large to be sent with the comparison of a call.
+enum class MpiCollectives {
+  /// Those of distx on up to `MpiOptions::most_scheduled_ranks` ranks, those of MPI on more.
+  by_size,
+  /// Those of MPI, which may use the network's topology and hardware. They cannot be ended: if a rank
+  /// fails inside one, its peers wait until the launcher terminates them. Results have the bits of MPI's order.
+  vendor,
+};
+
 /// Options of an MpiCommunicator; the same on every rank.
 struct MpiOptions {
   /// The time that a call waits for the other ranks before it throws TimeoutError; with `no_timeout` calls wait
@@ -16,11 +25,14 @@ struct MpiOptions {
   /// When the ranks compare their calls. With `Check::off` and `no_timeout` every call goes directly to MPI. After
   /// `shrink` the ranks compare every call.
   Check check = Check::every_call;
-  /// Whether large blocking calls enter MPI's own collectives once all ranks have joined. MPI's collectives cannot be
-  /// ended: if a rank fails inside one, its peers wait until the launcher terminates them. By default distx schedules
-  /// messages itself, which ends within the deadline, and reduces in rank order; on more than 64 ranks it uses MPI's,
-  /// except on the ranks that are left after `shrink`.
-  bool vendor_collectives = false;
+  /// Whose collectives are used; with DISTX_LOG=info the first rank of a communicator prints it. distx schedules
+  /// messages itself, which end within the deadline, reduces in rank order, and leaves no memory to MPI after an error.
+  /// The ranks that are left after `shrink` have distx's only.
+  MpiCollectives collectives = MpiCollectives::by_size;
+  /// The maximum number of ranks on which distx makes large collectives by default. Each rank sends directly to each
+  /// other one, and the description of a call contains the counts of all ranks: the messages, and their bytes, grow
+  /// with the square of the number of ranks, while MPI's algorithms need their logarithm.
+  static constexpr int most_scheduled_ranks = 64;
   /// The maximum number of elements in one call of MPI, which counts in `int`; larger calls are split.
   std::size_t max_count = INT_MAX;
 };

@@ -17,11 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "distx/comm/calls/validate.hpp"
-#include "distx/connect/detail/name_ranks.hpp"
+#include "distx/comm/messages/message_backend.hpp"
 #include "distx/connect/failure_channel.hpp"
-#include "distx/core/deadline.hpp"
-#include "distx/core/detail/early_warning.hpp"
 #include "distx/core/detail/revocation_reason.hpp"
 #include "distx/core/detail/watch_thread.hpp"
 #include "distx/gloo/detail/broken_pipe_guard.hpp"
@@ -38,11 +35,8 @@ struct GlooAddress {
   GlooNonce nonce{};
 };
 
-/// The purpose of a transfer; Gloo's slot consists of the purpose and a number.
-enum class GlooSlot : std::uint64_t { blocking, blocking_data, started, started_data, message, message_data, nonce };
-[[nodiscard]] inline std::uint64_t slot_of(GlooSlot kind, std::uint64_t number) noexcept {
-  return number << 3 | static_cast<std::uint64_t>(kind);
-}
+/// The slot of the nonces, which is that of no queue and stage: see tag_of.
+inline constexpr std::uint64_t gloo_nonce_slot = 15;
 
 /// Returns a number for a new communicator that rank 0 of its connector has not returned before.
 [[nodiscard]] inline std::uint64_t new_gloo_identity() {
@@ -65,11 +59,12 @@ enum class GlooSlot : std::uint64_t { blocking, blocking_data, started, started_
   return std::async(std::launch::async, make).get();
 }
 
-/// One transfer of a step, to or from one rank.
+/// One transfer to or from one rank; it is complete, or none, without a buffer.
 struct GlooTransfer {
   std::unique_ptr<::gloo::transport::UnboundBuffer> buffer;
   int other = 0;
   bool receives = false;
+  std::uint64_t slot = 0;
 };
 
 /// One rank's TCP connections to the other ranks of a communicator. All members may be called by several threads.
@@ -81,6 +76,7 @@ struct GlooTransfer {
 class GlooLinks {
  public:
   using Device = std::shared_ptr<::gloo::transport::Device>;
+  using Request = GlooTransfer;
 
   /// The time between two looks at the waits of all communicators of the process.
   static constexpr std::chrono::milliseconds interval{20};
@@ -100,17 +96,12 @@ class GlooLinks {
         {.operation = "GlooCommunicator", .backend = "gloo", .rank = self.rank, .size = self.size});
     watch_->add(this, [this] { return look(), true; });
   }
-  GlooLinks(const GlooLinks&) = delete;
-  GlooLinks& operator=(const GlooLinks&) = delete;
   ~GlooLinks() {
     if (watch_ != nullptr) watch_->remove(this);
   }
 
   [[nodiscard]] const RankOf& self() const noexcept { return self_; }
   [[nodiscard]] const Timeout& deadline() const noexcept { return deadline_; }
-  [[nodiscard]] const std::shared_ptr<FailureChannel>& channel() const noexcept { return channel_; }
-  [[nodiscard]] std::uint64_t identity() const noexcept { return identity_; }
-  [[nodiscard]] const Device& device() const noexcept { return device_; }
 
   /// Begins to listen; returns `room` addresses, of which number r is for rank r.
   [[nodiscard]] std::vector<GlooAddress> listen(int room) {
@@ -151,14 +142,11 @@ class GlooLinks {
     std::vector<GlooNonce> received(own.size());
     std::vector<GlooTransfer> transfers;  // last: destroyed before the memory that Gloo accesses
     for_each_peer([&](int other, const GlooAddress&, const GlooAddress& address) {
-      const auto add = [&](bool receives, const GlooNonce& nonce) {
-        transfers.push_back(begin(receives, other, slot_of(GlooSlot::nonce, 0),
-                                  reinterpret_cast<const std::byte*>(nonce.data()), sizeof nonce, context));
-      };
-      add(true, received[static_cast<std::size_t>(other)]);
-      add(false, address.nonce);
+      for (const GlooNonce* const nonce : {&std::as_const(received[static_cast<std::size_t>(other)]), &address.nonce})
+        transfers.push_back(begin(nonce != &address.nonce, other, gloo_nonce_slot,
+                                  std::as_bytes(std::span(*nonce)).data(), sizeof *nonce, context));
     });
-    wait(transfers, patience(), "did not send the nonce", context);
+    wait(transfers, patience(), context);
     for_each_peer([&](int other, const GlooAddress& mine, const GlooAddress&) {
       if (received[static_cast<std::size_t>(other)] != mine.nonce)
         throw std::runtime_error("a stranger has connected instead of rank " + std::to_string(other));
@@ -171,7 +159,7 @@ class GlooLinks {
     check_usable(context);
     try {
       const BrokenPipeGuard guard;
-      GlooTransfer made{context_->createUnboundBuffer(const_cast<std::byte*>(data), bytes), other, receives};
+      GlooTransfer made{context_->createUnboundBuffer(const_cast<std::byte*>(data), bytes), other, receives, slot};
       if (receives)
         made.buffer->recv(other, slot);
       else
@@ -181,21 +169,32 @@ class GlooLinks {
       throw_broken(other, error.what(), context);
     }
   }
-  /// Waits for transfers. @param omission  what a rank did not do that lets the wait expire, such as "did not join"
+  [[nodiscard]] GlooTransfer send(int to, std::uint64_t slot, const std::byte* data, std::size_t bytes,
+                                  const ErrorContext& context) {
+    return begin(false, to, slot, data, bytes, context);
+  }
+  [[nodiscard]] GlooTransfer receive(int from, std::uint64_t slot, std::byte* data, std::size_t bytes,
+                                     const ErrorContext& context) {
+    return begin(true, from, slot, data, bytes, context);
+  }
+  /// Waits for transfers.
   /// @throws TimeoutError that names the ranks; RevokedError; RankFailure if a connection breaks without a reason
-  void wait(std::vector<GlooTransfer>& transfers, const Timeout& limit, const char* omission,
-            const ErrorContext& context) {
+  void wait(std::span<GlooTransfer> transfers, const Timeout& limit, const ErrorContext& context) {
     const Deadline deadline(limit);
-    const auto overdue = [&](const std::vector<int>& missing) {
-      return "timed out after " + limit.to_string() + ": " + listed(missing) + " " + omission;
-    };
+    const char* what = "";
+    const auto overdue = [&](const std::vector<int>& missing) { return overdue_text(limit, missing, what); };
     EarlyWarning warning(limit);
     int awaited = 0;  // the only one that is known to be missing: Gloo cannot be asked whether a transfer is complete
     const auto warn = [&] { warning(context, [&] { return overdue({awaited}); }); };
     std::vector<int> missing;
     for (GlooTransfer& transfer : transfers) {
+      if (transfer.buffer == nullptr) continue;
       awaited = transfer.other;
+      if (missing.empty())
+        what =
+            transfer.slot == gloo_nonce_slot ? " did not send the nonce" : omission(transfer.slot, transfer.receives);
       const auto problem = wait_for(transfer, deadline, context, std::ref(warn));
+      if (!problem) transfer.buffer.reset();
       if (!problem) continue;
       if (!deadline.expired() || revoked()) throw_broken(transfer.other, *problem, context);
       // Gloo has closed all connections now, so the waits for the other transfers end at once.
@@ -203,6 +202,11 @@ class GlooLinks {
     }
     if (!missing.empty()) throw TimeoutError(overdue(missing), context);
   }
+
+  /// Returns the links of a group of these ranks. Collective over all of them. See `connected_links`.
+  template <class Backend>
+  [[nodiscard]] std::unique_ptr<GlooLinks> split(const RankOf& part, const std::vector<SplitRequest>& group,
+                                                 Backend& backend, const std::source_location& location);
 
   [[nodiscard]] bool revoked() const noexcept { return revoked_.load(std::memory_order_acquire); }
   /// @throws what has revoked the communicator
@@ -326,7 +330,7 @@ class GlooLinks {
   std::atomic<bool> revoked_{false};  ///< set once, after `reason_`
   RevocationReason reason_;
   std::vector<Wait> waits_;  ///< in the order in which they began
-  std::uint64_t waits_begun_ = 0, looked_at_ = 0;
+  std::uint64_t waits_begun_ = 0, looked_at_ = 0, splits_ = 0;
   std::shared_ptr<WatchThread> watch_;
   std::shared_ptr<::gloo::transport::Context> context_;
 };
@@ -379,31 +383,21 @@ template <class Make, class NumberOf, class Gather>
   }
 }
 
-/// The transfers of one step of a call.
-class GlooStep {
- public:
-  GlooStep(GlooLinks& links, std::uint64_t slot, const ErrorContext& context) noexcept
-      : links_(links), slot_(slot), context_(context) {}
+template <class Backend>
+std::unique_ptr<GlooLinks> GlooLinks::split(const RankOf& part, const std::vector<SplitRequest>& group,
+                                            Backend& backend, const std::source_location& location) {
+  const auto gather = [&](auto mine, auto all) { backend.execute(AllGather<GlooAddress>{mine, all, {}, location}); };
+  const auto number_of = [&](int other) { return group[static_cast<std::size_t>(other)].rank; };
+  const std::uint64_t words[]{identity_, ++splits_, static_cast<std::uint64_t>(group.front().rank)};
+  const auto make = [&] {
+    return std::make_unique<GlooLinks>(device_, part, deadline_, channel_, fnv1a(std::as_bytes(std::span(words))));
+  };
+  const ErrorContext context{
+      .operation = "split", .backend = part.backend, .rank = self_.rank, .size = self_.size, .location = location};
+  return connected_links(context, deadline_, make, number_of, gather);
+}
 
-  void receive(int from, std::byte* to, std::size_t bytes) { begin(true, from, to, bytes); }
-  void send(int to, const std::byte* from, std::size_t bytes) { begin(false, to, from, bytes); }
-  /// Completes the transfers. See GlooLinks::wait.
-  void complete(const char* omission) { complete(links_.deadline(), omission); }
-  void complete(const Timeout& limit, const char* omission) {
-    links_.wait(transfers_, limit, omission, context_);
-    transfers_.clear();
-  }
-
- private:
-  void begin(bool receives, int other, const std::byte* data, std::size_t bytes) {
-    if (bytes != 0 && other != links_.self().rank)
-      transfers_.push_back(links_.begin(receives, other, slot_, data, bytes, context_));
-  }
-
-  GlooLinks& links_;
-  std::uint64_t slot_;
-  ErrorContext context_;
-  std::vector<GlooTransfer> transfers_;
-};
+/// The backend over Gloo's TCP transport.
+using GlooBackend = MessageBackend<GlooLinks>;
 
 }  // namespace distx::detail

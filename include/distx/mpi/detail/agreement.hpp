@@ -10,7 +10,7 @@
 
 namespace distx::detail::mpi {
 
-/// The ranks that continue after a failure, in order, and the channel of their messages; see Carrier.
+/// The ranks that continue after a failure, in order, and the channel of their messages; see RankMap.
 struct Survivors {
   std::vector<int> ranks;
   int channel = 0;
@@ -19,7 +19,7 @@ struct Survivors {
   bool operator==(const Survivors&) const = default;
 };
 
-/// One rank's side of the agreement on the ranks that are left, without a transport: letters and times are passed in.
+/// One rank's side of the agreement on the ranks that are left, without a transport: messages and times are passed in.
 ///
 /// Every rank says that it joins. The lowest rank that is not lost leads: once all others have joined or ended, or its
 /// deadline is over, it proposes a set to all, and once all of that set have accepted it, decides. Each rank passes the
@@ -34,12 +34,12 @@ class Agreement {
  public:
   using time_point = Deadline::clock::time_point;
   enum class Kind : int { join, propose, accept, decide };
-  struct AgreementLetter {
+  struct Message {
     Kind kind = Kind::join;
     int version = 0;      ///< of the proposal
     Survivors survivors;  ///< in `join`, the channel alone: the first that the rank has not used
   };
-  using Send = std::function<void(int to, const AgreementLetter&)>;
+  using Send = std::function<void(int to, const Message&)>;
   using Ended = std::function<bool(int rank)>;
 
   Agreement(int self, int size, int channel, Timeout deadline, time_point now, Send send)
@@ -53,30 +53,30 @@ class Agreement {
     send_to_others({Kind::join, 0, {{}, channel}});
   }
 
-  void receive(int from, const AgreementLetter& letter, time_point now) {
+  void receive(int from, const Message& message, time_point now) {
     Participant& sender = member(from);
     sender.joined = true;
-    switch (letter.kind) {
+    switch (message.kind) {
       case Kind::join:
-        sender.channel = letter.survivors.channel;
+        sender.channel = message.survivors.channel;
         break;
       case Kind::propose:
         if (from < leader_) break;
         leader_ = from;
         heard_ = now;
         leading_ = false;
-        proposal_ = letter.survivors;
-        if (proposal_->has(self_)) send_(from, {Kind::accept, letter.version, {}});
+        proposal_ = message.survivors;
+        if (proposal_->has(self_)) send_(from, {Kind::accept, message.version, {}});
         break;
       case Kind::accept:
-        if (leading_ && letter.version == version_) sender.accepted = true;
+        if (leading_ && message.version == version_) sender.accepted = true;
         break;
       case Kind::decide:
-        decide(letter.survivors);
+        decide(message.survivors);
     }
   }
 
-  /// Progresses; returns the decision, once it is made. The letters received so far must have been passed in.
+  /// Progresses; returns the decision, once it is made. The messages received so far must have been passed in.
   [[nodiscard]] const std::optional<Survivors>& step(time_point now, const Ended& ended) {
     if (decision_) return decision_;
     const bool late = now >= end_;
@@ -113,9 +113,9 @@ class Agreement {
   [[nodiscard]] bool is_over(int deadlines, time_point since, time_point now) const noexcept {
     return !deadline_.unlimited() && now - since >= deadlines * deadline_.limit();
   }
-  void send_to_others(const AgreementLetter& letter) {
+  void send_to_others(const Message& message) {
     for (int rank = 0; rank < size(); ++rank)
-      if (rank != self_) send_(rank, letter);
+      if (rank != self_) send_(rank, message);
   }
   [[nodiscard]] bool all_known(const Ended& ended) {
     for (int rank = 0; rank < size(); ++rank)

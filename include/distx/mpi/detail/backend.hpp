@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
-#include <bit>
 #include <cstdint>
+#include <cstdio>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -12,6 +12,7 @@
 #include "distx/comm/runtime/operation_pool.hpp"
 #include "distx/mpi/detail/declaration.hpp"
 #include "distx/mpi/detail/messages.hpp"
+#include "distx/mpi/detail/queue.hpp"
 #include "distx/mpi/detail/transport.hpp"
 
 namespace distx::detail::mpi {
@@ -19,7 +20,7 @@ namespace distx::detail::mpi {
 /// The backend over MPI. See `detail::BasicCommunicator`.
 ///
 /// Before a collective the ranks exchange descriptions of it. Small operands are transferred with the descriptions and
-/// reduced in rank order. Larger ones are transferred by a Schedule, or by MPI's collectives. A progress thread does
+/// reduced in rank order. Larger ones are transferred in pieces, or by MPI's collectives. A progress thread does
 /// that for asynchronous collectives if MPI serves several threads and distx schedules all messages; otherwise they are
 /// MPI's nonblocking collectives, issued in the order of their start. One MPI communicator carries blocking collectives
 /// and user messages, a second one everything else. Ranks that are left after others were lost have no separate MPI
@@ -34,21 +35,24 @@ class MpiBackend {
         self_(transport.self),
         session_(std::move(session)),
         transport_(std::move(transport)),
-        last_number_(std::bit_floor(static_cast<unsigned>(transport_.call_tags / tags_of_call)) - 1),
         watch_(session_->world(), transport_.ranks_in_world(session_->world().rank())),
         job_(std::make_unique<Job>(self_, options.max_count, session_->world())),
-        blocking_queue_(transport_.calls, self_, options.deadline),
-        started_queue_(transport_.calls, self_, options.deadline) {
-    session_->control().join(transport_.identity, revocation_, departures_);
+        blocking_queue_(queue(0), self_, options.deadline, transport_.counts_fit()),
+        started_queue_(queue(1), self_, options.deadline, transport_.counts_fit()) {
+    session_->control().join(transport_.identity, revocation_, exit_notices_);
+    if (self_.rank != 0 || self_.size == 1 || !EarlyWarning::is_on()) return;
+    const char* const text = transport_.scheduled ? "distx makes large collectives, in rank order"
+                                                  : "MPI makes large collectives, which no deadline ends";
+    std::fputs((error_message(text, session_->where("MpiCommunicator")) + "\n").c_str(), stderr);
   }
   MpiBackend(const MpiBackend&) = delete;
   MpiBackend& operator=(const MpiBackend&) = delete;
   ~MpiBackend() {
     session_->control().leave(transport_.identity);
     if (!revoked()) {
-      if (session_->world().ends_mpi() && CallExchange::counts_fit(self_.size))  // there are few peers
-        session_->control().depart(transport_.identity, self_.rank, {blocking_calls_, started_calls_},
-                                   transport_.peers);
+      if (session_->world().ends_mpi() && self_.size <= MpiOptions::most_scheduled_ranks)  // there are few peers
+        session_->control().announce_exit(transport_.identity, self_.rank, {blocking_calls_, started_calls_},
+                                          transport_.peers);
       return;
     }
     transport_.release();
@@ -81,15 +85,8 @@ class MpiBackend {
     const int first = std::find_if(all.begin(), all.end(), same)->rank;
     const ErrorContext context{
         .operation = "split", .backend = self_.backend, .rank = self_.rank, .size = self_.size, .location = location};
-    MPI_Comm part = MPI_COMM_NULL;
     enter_vendor_call(context);
-    {
-      const Pulse::Polling inside(blocking_pulse_);  // MPI has no nonblocking split
-      check(MPI_Comm_split(native_handle(), first, key, &part), "MPI_Comm_split", context);
-    }
-    auto owner = mpi_unique_comm::from_native_handle(part);
-    check(MPI_Comm_set_errhandler(part, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", context);
-    return State::make(session_, open_transport(*session_, std::move(owner), options_), options_);
+    return State::make(session_, open_transport(*session_, divided(first, key, context), options_), options_);
   }
 
  private:
@@ -101,9 +98,10 @@ class MpiBackend {
     };
   }
 
-  /// The tag of a message consists of the number of its call and this class; a Schedule uses the next tag as well.
-  enum class TagClass { blocking_exchange, started_exchange, blocking_pieces, started_pieces = blocking_pieces + 2 };
-  static constexpr int tags_of_call = 6;
+  /// Returns the messages of blocking (0) or asynchronous (1) collectives.
+  [[nodiscard]] QueueTransport queue(int number) const {
+    return {transport_.calls, QueueTags::of(transport_.first_call_tag, 6, transport_.call_tags).from(3 * number)};
+  }
 
   /// An asynchronous call or message; reused between calls.
   class AsyncCall final : public detail::Operation<Host> {
@@ -111,8 +109,8 @@ class MpiBackend {
     explicit AsyncCall(State& state)
         : state_(state),
           job_(state.backend.self_, state.backend.options_.max_count, state.backend.session_->world()),
-          exchange_(state.backend.transport_.calls, state.backend.self_),
-          pulse_(state.backend.options_.deadline, state.backend.self_) {}
+          exchange_(state.backend.started_queue_.transport(), state.backend.self_,
+                    state.backend.transport_.counts_fit()) {}
 
     void begin(const Call<Host>& call) {
       MpiBackend& backend = state_.backend;
@@ -132,14 +130,14 @@ class MpiBackend {
       }
       const std::uint64_t number = backend.started_calls_++;
       job_.open(transport.started.native_handle(), transport.calls, true,
-                backend.tag_of(number, TagClass::started_pieces));
+                backend.started_queue_.transport().tag(MessageStage::first, number));
       compares_ = backend.self_.size > 1 && backend.compares(call);
       // Every rank issues its calls in the order of their start, so this call waits for those that are being
       // compared.
       if (!compares_ && backend.exchanging_.empty()) return issue_call(call);
       call_ = call;
       phase_ = CallPhase::exchanging;
-      if (compares_) exchange_.begin(call, backend.tag_of(number, TagClass::started_exchange), context_);
+      if (compares_) exchange_.begin(call, number, context_);
       backend.exchanging_.push_back(this);
       backend.progress();
     }
@@ -159,7 +157,6 @@ class MpiBackend {
     bool test() noexcept override {
       try {
         if (is_ready()) return true;
-        if (state_.backend.options_.deadline.unlimited()) return false;
         return state_.backend.is_stopped(number_);
       } catch (...) {
         error_ = std::current_exception();
@@ -233,9 +230,10 @@ class MpiBackend {
       MpiBackend& backend = state_.backend;
       const auto overdue = [&] {
         const Timeout& deadline = backend.options_.deadline;
-        return phase_ == CallPhase::exchanging ? absent(exchange_, deadline) : job_.overdue(deadline);
+        return phase_ == CallPhase::exchanging ? overdue_text(deadline, exchange_.missing(), did_not_join)
+                                               : job_.overdue(deadline);
       };
-      backend.wait_for([this] { return is_ready(); }, overdue, context_, pulse_, number_);
+      backend.wait_for([this] { return is_ready(); }, overdue, context_, number_);
       if (phase_ == CallPhase::failed) std::rethrow_exception(error_);
       // A call that completes after a revocation may have read memory that another rank abandoned.
       if (collective_ || job_.received_data()) {
@@ -257,7 +255,7 @@ class MpiBackend {
 
     State& state_;  // kept alive by the Pending
     Job job_;
-    CallExchange exchange_;
+    DescriptionExchange<QueueTransport> exchange_;
     CallPhase phase_ = CallPhase::done;
     bool collective_ = false;
     bool compares_ = false;
@@ -267,9 +265,35 @@ class MpiBackend {
     std::exception_ptr error_;
     std::vector<std::shared_ptr<void>> owners_;
     Call<Host> call_;
-    Pulse pulse_;
   };
 
+  /// Returns what MPI_Comm_split makes. MPI has no nonblocking form, so a thread waits for it if MPI serves several.
+  /// @throws TimeoutError; then MPI may use the communicator until the process exits
+  [[nodiscard]] mpi_unique_comm divided(int color, int key, const ErrorContext& context) {
+    struct Part {
+      std::atomic<bool> made{false};
+      int code = MPI_SUCCESS;
+      MPI_Comm comm = MPI_COMM_NULL;
+    };
+    const auto part = std::make_shared<Part>();
+    const auto make = [part, color, key, whole = native_handle()] {
+      part->code = MPI_Comm_split(whole, color, key, &part->comm);
+      part->made = true;
+    };
+    if (serves_threads() && !options_.deadline.unlimited())
+      detail::run_in_time(options_.deadline, make);
+    else
+      make();
+    if (!part->made) {
+      session_->world().note_stuck();
+      throw TimeoutError("timed out after " + options_.deadline.to_string() + ": not all ranks entered MPI_Comm_split",
+                         context);
+    }
+    check(part->code, "MPI_Comm_split", context);
+    auto owner = mpi_unique_comm::from_native_handle(part->comm);
+    check(MPI_Comm_set_errhandler(part->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", context);
+    return owner;
+  }
   [[nodiscard]] std::shared_ptr<State> split_channel(const std::vector<detail::SplitRequest>& group,
                                                      const std::source_location& location) {
     const auto all_gathered = [&](int value) { return detail::all_gathered(*this, value, location); };
@@ -277,16 +301,10 @@ class MpiBackend {
     for (const auto& request : group) ranks.push_back(transport_.calls[request.rank]);
     const ErrorContext context{
         .operation = "split", .backend = self_.backend, .rank = self_.rank, .size = self_.size, .location = location};
-    const auto party = session_->world().new_party(all_gathered, std::move(ranks), context);
-    return State::make(session_, open_transport(*session_, party), options_);
+    const auto subset = session_->world().new_subset(all_gathered, std::move(ranks), context);
+    return State::make(session_, open_transport(*session_, subset), options_);
   }
   [[nodiscard]] bool revoked() const noexcept { return revocation_.revoked.load(std::memory_order_acquire); }
-  [[nodiscard]] int tag_of(std::uint64_t call_number, TagClass kind) const noexcept {
-    return transport_.first_call_tag + static_cast<int>(call_number & last_number_) * tags_of_call +
-           static_cast<int>(kind);
-  }
-  /// Returns whether distx schedules the messages of all collectives whose calls are compared.
-  [[nodiscard]] bool schedules() const noexcept { return !options_.vendor_collectives && blocking_queue_.counts_fit(); }
   /// Returns whether the ranks compare a call; without MPI's collectives, they compare all.
   [[nodiscard]] bool compares(const Call<Host>& call) {
     return known_calls_.compares(transport_.has_collectives() ? options_.check : Check::every_call, call);
@@ -295,33 +313,19 @@ class MpiBackend {
   /// destroyed its communicator without having made `call`.
   [[nodiscard]] bool is_stopped(const CallNumber& call = {}) {
     session_->control().look();
-    return revoked() || watch_.has_lost() || departures_.prevent(call);
+    return revoked() || watch_.has_lost() || exit_notices_.prevent(call);
   }
-  /// Throws if a wait was stopped.
-  void check_end(detail::WaitEnd end, const ErrorContext& context, const CallNumber& call = {}) {
-    if (end != detail::WaitEnd::stopped) return;
+  /// Throws why `is_stopped(call)`.
+  [[noreturn]] void raise(const ErrorContext& context, const CallNumber& call = {}) {
     check_usable(context);
-    if (departures_.prevent(call)) departures_.raise(call, context);
+    if (exit_notices_.prevent(call)) exit_notices_.raise(call, context);
     watch_.raise(context);
   }
   /// Waits for other ranks by `wait(deadline, ready, stopped)`. @param overdue  returns the message of a timeout
-  template <class Ready, class Overdue, class Wait>
-  void wait_for(Ready&& ready, Overdue&& overdue, const ErrorContext& context, Pulse& pulse, const CallNumber& call,
-                Wait&& wait) {
-    Pulse::Polling polling(pulse);
-    detail::EarlyWarning warning(options_.deadline);
-    const auto stopped = [&] {
-      polling.beat();
-      warning(context, overdue);
-      return is_stopped(call);
-    };
-    const auto end = wait(options_.deadline, ready, stopped);
-    check_end(end, context, call);
-    if (end == detail::WaitEnd::expired) throw TimeoutError(overdue(), context);
-  }
-  template <class Ready, class Overdue>
-  void wait_for(Ready&& ready, Overdue&& overdue, const ErrorContext& context, Pulse& pulse, const CallNumber& call) {
-    wait_for(ready, overdue, context, pulse, call, [](auto&&... with) { return detail::wait_until(with...); });
+  template <class Ready, class Overdue, class... Wait>
+  void wait_for(Ready&& ready, Overdue&& overdue, const ErrorContext& context, const CallNumber& call, Wait&&... wait) {
+    if (wait_for_ranks(options_.deadline, context, ready, [&] { return is_stopped(call); }, overdue, wait...))
+      raise(context, call);
   }
   /// Throws if the communicator was revoked, before this rank enters a call of MPI's that cannot be ended.
   void enter_vendor_call(const ErrorContext& context) {
@@ -331,7 +335,7 @@ class MpiBackend {
     // wait before this rank joined the previous call, so a revocation may be in transit only if that was long ago.
     if (!options_.deadline.unlimited() && last_joined_ - joined_before_ > options_.deadline.limit() / 2) {
       const Timeout grace = std::min<Timeout::duration>(options_.deadline.limit(), std::chrono::milliseconds(100));
-      check_end(detail::wait_until(grace, [] { return false; }, [this] { return is_stopped(); }), context);
+      if (wait_until(grace, [] { return false; }, [this] { return is_stopped(); }) == WaitEnd::stopped) raise(context);
     }
   }
 
@@ -355,18 +359,14 @@ class MpiBackend {
 
   /// Waits until all requests of the job are complete.
   void wait(Job& job, const ErrorContext& context, const CallNumber& call = {}) {
-    if (options_.deadline.unlimited() && receiving_.empty()) return job.wait(context);
-    wait_for([&] { return test(job, context); }, [&] { return job.overdue(options_.deadline); }, context,
-             blocking_pulse_, call);
+    wait_for([&] { return test(job, context); }, [&] { return job.overdue(options_.deadline); }, context, call);
   }
   /// Compares the ranks' calls, and makes the call unless it is left to MPI; returns whether it has made it.
   [[nodiscard]] bool complete_compared(const Call<Host>& call, std::uint64_t number);
   void execute_message(const Call<Host>& call, const ErrorContext& context) {
     transport_.check_tag(call.tag, context);
-    if (!options_.deadline.unlimited()) {
-      session_->control().look();
-      check_usable(context);
-    }
+    session_->control().look();
+    check_usable(context);
     job_->open(native_handle(), transport_.messages, false, transport_.first_message_tag, transport_.data_tags);
     try {
       issue(*job_, call);
@@ -407,13 +407,11 @@ class MpiBackend {
   calls::RankOf self_;
   std::shared_ptr<Session> session_;
   Transport transport_;
-  std::uint64_t last_number_;  ///< of a call, by its tag: a mask, because a division takes part of a small call's time
   Watch watch_;
-  Pulse blocking_pulse_{options_.deadline, self_}, started_pulse_{options_.deadline, self_};
   std::unique_ptr<Job> job_;
-  OrderedCalls blocking_queue_, started_queue_;
+  QueuedCollectives blocking_queue_, started_queue_;
   Revocation revocation_;
-  Departures departures_;
+  ExitNotices exit_notices_;
   clock::time_point last_joined_ = clock::now();  ///< when all ranks had last joined a call; construction counts as one
   clock::time_point joined_before_ = last_joined_;    ///< the same of the call before
   std::optional<clock::time_point> patient_until_{};  ///< see `patience`

@@ -5,6 +5,25 @@
 
 namespace distx::detail::mpi {
 
+/// Waits as `wait_until` does, but sleeps between polls unless `hurried()`: for a thread that moves data while another
+/// one computes, perhaps on the same core. A sleep takes a quarter of the time waited so far.
+template <class Ready, class Stopped, class Hurried>
+WaitEnd wait_beside(const Timeout& timeout, Ready&& ready, Stopped&& stopped, Hurried&& hurried) {
+  using std::chrono::microseconds;
+  const auto began = Deadline::clock::now();
+  const Deadline deadline(timeout, began);
+  for (unsigned polls = 1; !hurried(); ++polls) {
+    if (ready()) return WaitEnd::ready;
+    if (polls % 4 == 0 && stopped()) return ready() ? WaitEnd::ready : WaitEnd::stopped;
+    if (deadline.expired()) return ready() ? WaitEnd::ready : WaitEnd::expired;
+    const auto waited = std::chrono::duration_cast<microseconds>(Deadline::clock::now() - began);
+    std::this_thread::sleep_for(std::clamp(waited / 4, microseconds(50), microseconds(500)));
+  }
+  if (deadline.unlimited()) return wait_until(timeout, ready, stopped);
+  const auto left = std::chrono::duration_cast<Timeout::duration>(deadline.end() - Deadline::clock::now());
+  return wait_until(std::max(left, Timeout::duration(0)), ready, stopped);
+}
+
 DISTX_INLINE void MpiBackend::execute(const Call<Host>& call) {
   if (revoked()) [[unlikely]]
     revocation_.raise(self_.context(call));
@@ -19,7 +38,7 @@ DISTX_INLINE void MpiBackend::execute(const Call<Host>& call) {
     // MPI's blocking collective has no deadline, so it is used only if every rank has joined or the deadline is
     // unlimited.
     const bool starts = !joined && !options_.deadline.unlimited();
-    job_->open(native_handle(), transport_.calls, starts, tag_of(number, TagClass::blocking_pieces));
+    job_->open(native_handle(), transport_.calls, starts, blocking_queue_.transport().tag(MessageStage::first, number));
     try {  // inlined: few frames between MPI and the caller
       issue(*job_, call);
       if (!job_->idle()) [[unlikely]]
@@ -34,15 +53,13 @@ DISTX_INLINE void MpiBackend::execute(const Call<Host>& call) {
 
 DISTX_INLINE bool MpiBackend::complete_compared(const Call<Host>& call, std::uint64_t number) {
   const ErrorContext context = self_.context(call);
-  const auto wait = [&](auto&& ready, auto&& overdue) {
-    wait_for(ready, overdue, context, blocking_pulse_, {false, number + 1});
-  };
+  const auto wait = [&](auto&& ready, auto&& overdue) { wait_for(ready, overdue, context, {false, number + 1}); };
   joined_before_ = last_joined_;
-  const bool complete = blocking_queue_.join(call, tag_of(number, TagClass::blocking_exchange), context, wait);
+  const bool complete = blocking_queue_.join(call, number, context, wait);
   last_joined_ = clock::now();
   if (complete) return true;
-  if (schedules()) {
-    blocking_queue_.transfer(call, tag_of(number, TagClass::blocking_pieces), context, wait);
+  if (transport_.scheduled) {
+    blocking_queue_.transfer(call, number, context, wait);
     return true;
   }
   enter_vendor_call(context);
@@ -63,11 +80,10 @@ DISTX_INLINE void MpiBackend::run_started(const Call<Host>& call) {
   check_usable(context);
   const std::uint64_t number = started_calls_++;
   const auto wait = [&](auto&& ready, auto&& overdue) {
-    wait_for(ready, overdue, context, started_pulse_, {true, number + 1},
+    wait_for(ready, overdue, context, {true, number + 1},
              [this](auto&&... with) { return wait_beside(with..., [this] { return tasks_.awaited(); }); });
   };
-  if (!started_queue_.join(call, tag_of(number, TagClass::started_exchange), context, wait))
-    started_queue_.transfer(call, tag_of(number, TagClass::started_pieces), context, wait);
+  started_queue_.run(call, number, context, wait);
 }
 
 }  // namespace distx::detail::mpi

@@ -28,11 +28,12 @@ inline Transport transport_of_all(Session& session, const MpiOptions& options) {
   auto comm = duplicate(session.comm(), session.deadline(), session.where("MpiCommunicator"));
   return open_transport(session, std::move(comm), options);
 }
-inline Transport transport_of_party(Session& session, const MpiOptions& options) {
+inline Transport transport_of_subset(Session& session, const MpiOptions& options) {
   const auto context = session.where("MpiCommunicator");
-  if (options.vendor_collectives)
+  if (options.collectives == MpiCollectives::vendor)
     throw InvalidArgument(
-        "vendor_collectives: MPI's collectives wait for all ranks of an MPI communicator, of which some are lost; omit "
+        "MpiCollectives::vendor: MPI's collectives wait for all ranks of an MPI communicator, of which some are lost; "
+        "omit "
         "the option on the ranks that are left",
         context);
   const auto all_gathered = [&](int value) {
@@ -40,7 +41,7 @@ inline Transport transport_of_party(Session& session, const MpiOptions& options)
     session.make("MpiCommunicator", erase(calls::AllGather<int>{{&value, 1}, all}));
     return all;
   };
-  return open_transport(session, session.world().new_party(all_gathered, *session.party()->ranks, context));
+  return open_transport(session, session.world().new_subset(all_gathered, *session.subset()->ranks, context));
 }
 
 }  // namespace detail::mpi
@@ -52,8 +53,8 @@ DISTX_INLINE auto MpiCommunicator::made(std::shared_ptr<detail::mpi::Session> se
     throw InvalidArgument(
         "invalid max_count " + std::to_string(options.max_count) + ": must be in [1, " + std::to_string(INT_MAX) + "]",
         context);
-  auto transport = session->party() ? detail::mpi::transport_of_party(*session, options)
-                                    : detail::mpi::transport_of_all(*session, options);
+  auto transport = session->subset() ? detail::mpi::transport_of_subset(*session, options)
+                                     : detail::mpi::transport_of_all(*session, options);
   return State::make(std::move(session), std::move(transport), options);
 }
 

@@ -37,7 +37,7 @@ DISTX_INLINE std::shared_ptr<FailureChannel> MpiConnector::failure_channel() con
 DISTX_INLINE void MpiConnector::barrier() { session_->barrier("barrier"); }
 DISTX_INLINE void MpiConnector::broadcast(std::span<std::byte> bytes, int root) {
   detail::check_control_root(root, rank(), size());
-  if (session_->party()) return session_->make("broadcast", erase(calls::Broadcast<std::byte>{bytes, root}));
+  if (session_->subset()) return session_->make("broadcast", erase(calls::Broadcast<std::byte>{bytes, root}));
   same_size("broadcast", bytes.size());
   if (bytes.empty()) return;
   auto staged = std::make_unique<std::vector<std::byte>>(bytes.begin(), bytes.end());
@@ -48,7 +48,7 @@ DISTX_INLINE void MpiConnector::broadcast(std::span<std::byte> bytes, int root) 
 }
 DISTX_INLINE void MpiConnector::all_gather(std::span<const std::byte> send, std::span<std::byte> receive) {
   detail::check_control_gather(send.size(), receive.size(), rank(), size());
-  if (session_->party()) return session_->make("all_gather", erase(calls::AllGather<std::byte>{send, receive}));
+  if (session_->subset()) return session_->make("all_gather", erase(calls::AllGather<std::byte>{send, receive}));
   same_size("all_gather", send.size());
   if (send.empty()) return;
   gather("all_gather", send, receive);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
-#include <list>
 #include <map>
 #include <mutex>
 #include <new>
@@ -17,10 +18,10 @@
 #include "distx/connect/detail/local_failure_channel.hpp"
 #include "distx/connect/failure_channel.hpp"
 #include "distx/core/detail/known_failures.hpp"
-#include "distx/core/detail/leak.hpp"
 #include "distx/core/detail/revocation_reason.hpp"
 #include "distx/mpi/detail/check.hpp"
-#include "distx/mpi/detail/departures.hpp"
+#include "distx/mpi/detail/control_messages.hpp"
+#include "distx/mpi/detail/exit_notices.hpp"
 #include "distx/mpi/detail/handles.hpp"
 
 namespace distx::detail::mpi {
@@ -39,7 +40,7 @@ struct Revocation {
   }
 };
 
-/// Carries revocations, departures and failure notifications among the ranks of one session, separate from all other
+/// Carries revocations, exit notices and failure notifications among the ranks of one session, separate from all other
 /// traffic.
 ///
 /// One MPI communicator serves all communicators of a session and is freed at MPI's finalization, so a late
@@ -55,17 +56,17 @@ class Control {
     return (static_cast<std::uint64_t>(rank) << 40) + next_.fetch_add(1);
   }
 
-  /// Returns the identity of a communicator that uses a channel; see Party. None of `new_identity` is the same.
+  /// Returns the identity of a communicator that uses a channel; see RankSubset. None of `new_identity` is the same.
   [[nodiscard]] static std::uint64_t identity_of_channel(int channel) noexcept {
     return (std::uint64_t{1} << 63) + static_cast<std::uint64_t>(channel);
   }
 
-  void join(std::uint64_t identity, Revocation& revocation, Departures& departures) {
+  void join(std::uint64_t identity, Revocation& revocation, ExitNotices& exit_notices) {
     const std::lock_guard lock(mutex_);
     take_in();  // also for ranks whose calls never wait
-    members_.emplace(identity, Registered{&revocation, &departures});
-    for (const Notification& notification : early_departures_)
-      if (notification.identity == identity) departures.note(notification.rank, notification.made);
+    members_.emplace(identity, Registered{&revocation, &exit_notices});
+    for (const Notification& notification : early_exits_)
+      if (notification.identity == identity) exit_notices.note(notification.rank, notification.made);
     if (const auto early = early_.extract(identity); !early.empty())
       end(revocation, detail::RevocationReason::parse(early.mapped()));
   }
@@ -84,10 +85,10 @@ class Control {
   }
   /// Notifies `peers`, which are ranks of `comm()`, that rank `rank` makes no more calls than it has made. Does not
   /// block.
-  void depart(std::uint64_t identity, int rank, const Departures::Counts& made, std::span<const int> peers) noexcept
-      try {
+  void announce_exit(std::uint64_t identity, int rank, const ExitNotices::Counts& made,
+                     std::span<const int> peers) noexcept try {
     const std::lock_guard lock(mutex_);
-    post({.identity = identity, .subject = Subject::departure, .rank = rank, .made = made}, {}, peers);
+    post({.identity = identity, .subject = Subject::exit, .rank = rank, .made = made}, {}, peers);
   } catch (const std::bad_alloc&) {  // the peers have their own deadlines
   }
 
@@ -147,57 +148,44 @@ class Control {
       look_for_sure();  // most communicators are destroyed shortly before
     } catch (const std::bad_alloc&) {
     }
-    remove_sent();
+    messages_.remove_sent();
     comm_.reset();
   }
   /// Releases the communicator without freeing it, and leaks the messages that peers may still read.
   void abandon() noexcept {
     (void)comm_.release();
-    detail::leak(std::move(outbox_));
+    messages_.abandon();
   }
 
  private:
-  enum class Subject : std::int32_t { communicator, notification, departure };
+  enum class Subject : std::int32_t { communicator, notification, exit };
   struct Notification {
     std::uint64_t identity = 0;
     Subject subject = Subject::communicator;
-    std::int32_t rank = 0;      ///< in its communicator, of a departure
-    Departures::Counts made{};  ///< of a departure
-    char reason[1008] = {};     ///< sent as long as its text; small enough for MPI to send eagerly
+    std::int32_t rank = 0;       ///< in its communicator, of an exit
+    ExitNotices::Counts made{};  ///< of an exit
+    char reason[1008] = {};      ///< sent as long as its text; small enough for MPI to send eagerly
   };
   struct Registered {
     Revocation* revocation;
-    Departures* departures;
-  };
-  struct OutgoingLetter {
-    Notification notification;
-    std::vector<MPI_Request> requests;
+    ExitNotices* exit_notices;
   };
 
   /// @pre the mutex is held
   void take_in() {
-    for (int vain = 0; vain < 2;) {  // Open MPI progresses after it probes, so probe twice
-      int arrived = 0;
-      MPI_Status status;
-      if (MPI_Iprobe(MPI_ANY_SOURCE, 0, comm(), &arrived, &status) != MPI_SUCCESS) return;
-      if (arrived == 0) {
-        ++vain;
-        continue;
-      }
+    messages_.receive([this](int, std::span<const std::byte> bytes) {
       Notification notification;
-      if (MPI_Recv(&notification, sizeof notification, MPI_BYTE, status.MPI_SOURCE, 0, comm(), MPI_STATUS_IGNORE) !=
-          MPI_SUCCESS)
-        return;
-      if (notification.subject != Subject::departure) judge(notification.reason);
+      std::memcpy(&notification, bytes.data(), std::min(bytes.size(), sizeof notification));
+      if (notification.subject != Subject::exit) judge(notification.reason);
       if (notification.subject == Subject::notification)
         notifications_.publish(notification.identity, notification.reason);
       else if (const auto member = members_.find(notification.identity); member != members_.end())
         receive(notification, member->second);
-      else if (notification.subject == Subject::departure)
+      else if (notification.subject == Subject::exit)
         keep_early(notification);
       else  // of a communicator that is not complete yet, or destroyed
         early_.emplace(notification.identity, notification.reason);
-    }
+    });
   }
 
   /// Notes the failure that a reason is, unless all ranks throw it.
@@ -205,39 +193,25 @@ class Control {
     if (!detail::RevocationReason::on_all_ranks(detail::RevocationReason::mark_of(published))) note_failure();
   }
   static void receive(const Notification& notification, const Registered& member) {
-    if (notification.subject == Subject::departure)
-      member.departures->note(notification.rank, notification.made);
+    if (notification.subject == Subject::exit)
+      member.exit_notices->note(notification.rank, notification.made);
     else
       end(*member.revocation, detail::RevocationReason::parse(notification.reason));
   }
-  /// Keeps the departure of a rank from a communicator that is not complete yet, or destroyed: the latest ones only,
-  /// because most are of the second kind. A wait for a rank whose departure is lost ends at the deadline.
+  /// Keeps the exit of a rank from a communicator that is not complete yet, or destroyed: the latest ones only,
+  /// because most are of the second kind. A wait for a rank whose exit is lost ends at the deadline.
   void keep_early(const Notification& notification) {
-    if (early_departures_.size() == 64) early_departures_.pop_front();
-    early_departures_.push_back(notification);
+    if (early_exits_.size() == 64) early_exits_.pop_front();
+    early_exits_.push_back(notification);
   }
 
   /// @pre the mutex is held
   void post(const Notification& notification, const std::string& reason, std::span<const int> peers) {
     if (!is_up()) return;
-    remove_sent();
-    OutgoingLetter& letter = outbox_.emplace_back();
-    letter.notification = notification;
-    const std::size_t length = reason.copy(letter.notification.reason, sizeof letter.notification.reason - 1);
-    const auto bytes = static_cast<int>(offsetof(Notification, reason) + length + 1);
-    letter.requests.assign(peers.size(), MPI_REQUEST_NULL);
-    for (std::size_t i = 0; i < peers.size(); ++i)
-      if (MPI_Isend(&letter.notification, bytes, MPI_BYTE, peers[i], 0, comm(), &letter.requests[i]) != MPI_SUCCESS)
-        letter.requests[i] = MPI_REQUEST_NULL;  // an unreachable peer has its own deadline
-  }
-
-  void remove_sent() noexcept {
-    outbox_.remove_if([](OutgoingLetter& letter) {
-      int complete = 0;
-      return MPI_Testall(static_cast<int>(letter.requests.size()), letter.requests.data(), &complete,
-                         MPI_STATUSES_IGNORE) == MPI_SUCCESS &&
-             complete != 0;
-    });
+    Notification whole = notification;
+    const std::size_t length = reason.copy(whole.reason, sizeof whole.reason - 1);
+    const auto bytes = std::as_bytes(std::span(&whole, 1)).first(offsetof(Notification, reason) + length + 1);
+    messages_.post({bytes.begin(), bytes.end()}, peers);
   }
 
   static void end(Revocation& revocation, detail::RevocationReason reason) {
@@ -253,8 +227,8 @@ class Control {
   std::atomic<std::uint64_t> known_failures_{known_failures.load()};
   std::map<std::uint64_t, Registered> members_;
   std::map<std::uint64_t, std::string> early_;
-  std::deque<Notification> early_departures_;
-  std::list<OutgoingLetter> outbox_;
+  std::deque<Notification> early_exits_;
+  ControlMessages messages_{comm(), 0};
   detail::LocalFailureChannel notifications_;
 };
 

@@ -15,42 +15,25 @@ namespace distx::detail::mpi {
   return begun != 0 && ended == 0;
 }
 
+/// The traits of a handle that `Free` frees while MPI is up. `Null` returns the null handle, which is not a constant.
+template <auto Null, auto Free>
+struct mpi_handle_traits {
+  using handle_type = decltype(Null());
+  static handle_type null() noexcept { return Null(); }
+  static void close(handle_type handle) noexcept {
+    if (is_up()) Free(&handle);
+  }
+};
+
+inline MPI_Comm no_comm() noexcept { return MPI_COMM_NULL; }
+inline MPI_Op no_op() noexcept { return MPI_OP_NULL; }
+inline MPI_Datatype no_datatype() noexcept { return MPI_DATATYPE_NULL; }
+inline MPI_Group no_group() noexcept { return MPI_GROUP_NULL; }
+
 /// Frees the local side only: in Open MPI and MPICH, MPI_Comm_free does not communicate.
-struct mpi_comm_traits {
-  using handle_type = MPI_Comm;
-  static handle_type null() noexcept { return MPI_COMM_NULL; }
-  static void close(handle_type comm) noexcept {
-    if (is_up()) MPI_Comm_free(&comm);
-  }
-};
-
-struct op_traits {
-  using handle_type = MPI_Op;
-  static handle_type null() noexcept { return MPI_OP_NULL; }
-  static void close(handle_type op) noexcept {
-    if (is_up()) MPI_Op_free(&op);
-  }
-};
-
-struct datatype_traits {
-  using handle_type = MPI_Datatype;
-  static handle_type null() noexcept { return MPI_DATATYPE_NULL; }
-  static void close(handle_type type) noexcept {
-    if (is_up()) MPI_Type_free(&type);
-  }
-};
-
-struct group_traits {
-  using handle_type = MPI_Group;
-  static handle_type null() noexcept { return MPI_GROUP_NULL; }
-  static void close(handle_type group) noexcept {
-    if (is_up()) MPI_Group_free(&group);
-  }
-};
-
-using mpi_unique_comm = unique_handle<mpi_comm_traits>;
-using unique_op = unique_handle<op_traits>;
-using unique_datatype = unique_handle<datatype_traits>;
-using unique_group = unique_handle<group_traits>;
+using mpi_unique_comm = unique_handle<mpi_handle_traits<no_comm, MPI_Comm_free>>;
+using unique_op = unique_handle<mpi_handle_traits<no_op, MPI_Op_free>>;
+using unique_datatype = unique_handle<mpi_handle_traits<no_datatype, MPI_Type_free>>;
+using unique_group = unique_handle<mpi_handle_traits<no_group, MPI_Group_free>>;
 
 }  // namespace distx::detail::mpi

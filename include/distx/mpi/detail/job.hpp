@@ -48,7 +48,7 @@ class Job {
   /// Prepares for collectives on `comm`; messages use `messages`, and tags from `tag` on.
   /// @param data_tags  the tags of a user's tag among which the header of a message chooses that of its data
   /// @pre no request is in flight; `messages` outlives them
-  void open(MPI_Comm comm, const Carrier& messages, bool started, int tag, int data_tags = 1) noexcept {
+  void open(MPI_Comm comm, const RankMap& messages, bool started, int tag, int data_tags = 1) noexcept {
     comm_ = comm;
     messages_ = &messages;
     started_ = started;
@@ -201,30 +201,15 @@ class Job {
     if (requests_.empty()) return true;
     if (awaits_header() && !look_for_header(context)) return false;
     for (std::size_t i = 0; i < awaited_.size() && unmatched_ > 0; ++i)
-      if (!awaited_[i].matched && match(awaited_[i], requests_[i], context)) found(awaited_[i]);
+      if (!awaited_[i].matched && match(awaited_[i], requests_[i], context)) {
+        awaited_[i].matched = true;
+        --unmatched_;
+      }
     if (unmatched_ > 0) return false;
     int flag = 0;
     const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &flag, statuses_.data());
     completed(code, flag != 0, context);
     return flag != 0;
-  }
-  void wait(const ErrorContext& context) {
-    if (requests_.empty()) return;
-    if (awaits_header()) {
-      mpi::check(MPI_Wait(&requests_[incoming_->request], MPI_STATUS_IGNORE), "MPI_Wait", context);
-      take_header(context);
-    }
-    for (std::size_t i = 0; i < awaited_.size() && unmatched_ > 0; ++i) {
-      if (awaited_[i].matched) continue;
-      MPI_Message arrived = MPI_MESSAGE_NULL;
-      MPI_Status status;
-      mpi::check(MPI_Mprobe((*messages_)[awaited_[i].peer], awaited_[i].tag, messages_->comm, &arrived, &status),
-                 "MPI_Mprobe", context);
-      take(awaited_[i], arrived, status, requests_[i], context);
-      found(awaited_[i]);
-    }
-    const int code = MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), statuses_.data());
-    completed(code, true, context);
   }
 
   /// Returns the message of a timeout of this call: of a user's message, it names the ranks that are awaited.
@@ -271,16 +256,11 @@ class Job {
     };
     const auto sends = [](const Awaited& awaited) { return !awaited.receives; };
     const auto vain = [&](const Awaited& awaited) { return awaited.peer >= 0 && is_lost(awaited.peer); };
-    Pulse pulse(patience, self);
-    Pulse::Polling polling(pulse);
-    const auto wait = [&](const Timeout& timeout, auto&& ready, auto&& stopped) {
-      return detail::wait_until(timeout, ready, [&] { return polling.beat(), stopped(); });
-    };
-    (void)wait(
+    (void)wait_until(
         no_timeout, [&] { return all(sends); },
         [&] { return all([&](const Awaited& awaited) { return sends(awaited) || vain(awaited); }); });
     const auto end =
-        wait(patience, [&] { return all([](const Awaited&) { return false; }); }, [&] { return all(vain); });
+        wait_until(patience, [&] { return all([](const Awaited&) { return false; }); }, [&] { return all(vain); });
     if (end != detail::WaitEnd::ready) left_behind_ = true;
     clear();
     finish_.reset();
@@ -335,7 +315,7 @@ class Job {
     void* result;
     Span<AnyElement> target;
   };
-  struct Message {
+  struct TypedCount {
     MPI_Datatype type;
     int count;
   };
@@ -375,7 +355,7 @@ class Job {
     statuses_.emplace_back();
     return requests_.emplace_back(MPI_REQUEST_NULL);
   }
-  Message message(const Unit& unit, std::size_t units) {
+  TypedCount message(const Unit& unit, std::size_t units) {
     if (units <= most) [[likely]]
       return {unit.type, static_cast<int>(units)};
     return {large_.emplace_back(large_type(unit, units, most)).native_handle(), 1};
@@ -393,8 +373,8 @@ class Job {
     if (code != MPI_SUCCESS) {
       for (const auto& status : statuses_)
         if (code == MPI_ERR_IN_STATUS && status.MPI_ERROR != MPI_SUCCESS && status.MPI_ERROR != MPI_ERR_PENDING)
-          fail(status.MPI_ERROR, "MPI_Waitall", context);
-      fail(code, "MPI_Waitall", context);
+          fail(status.MPI_ERROR, "MPI_Testall", context);
+      fail(code, "MPI_Testall", context);
     }
     if (!all) return;
     for (std::size_t i = 0; i < awaited_.size(); ++i)
@@ -410,18 +390,11 @@ class Job {
     MPI_Status status;
     mpi::check(MPI_Improbe((*messages_)[awaited.peer], awaited.tag, messages_->comm, &flag, &arrived, &status),
                "MPI_Improbe", context);
-    if (flag != 0) take(awaited, arrived, status, request, context);
-    return flag != 0;
-  }
-  void take(const Awaited& awaited, MPI_Message arrived, const MPI_Status& status, MPI_Request& request,
-            const ErrorContext& context) {
+    if (flag == 0) return false;
     compare(awaited, status, context);
     const auto [type, count] = message(awaited.unit, awaited.units);
     mpi::check(MPI_Imrecv(awaited.data, count, type, &arrived, &request), "MPI_Imrecv", context);
-  }
-  void found(Awaited& awaited) noexcept {
-    awaited.matched = true;
-    --unmatched_;
+    return true;
   }
   static void compare(const Awaited& awaited, const MPI_Status& status, const ErrorContext& context) {
     MPI_Count arrived = 0;
@@ -438,7 +411,7 @@ class Job {
 
   const World& world_;
   MPI_Comm comm_ = MPI_COMM_NULL;
-  const Carrier* messages_ = nullptr;
+  const RankMap* messages_ = nullptr;
   bool started_ = false;
   bool left_behind_ = false;
   int tag_ = 0;

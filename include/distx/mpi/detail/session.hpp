@@ -11,8 +11,7 @@
 #include "distx/connect/self.hpp"
 #include "distx/core/detail/fnv1a.hpp"
 #include "distx/core/detail/made_here.hpp"
-#include "distx/mpi/detail/ordered_calls.hpp"
-#include "distx/mpi/detail/pulse.hpp"
+#include "distx/mpi/detail/queue.hpp"
 #include "distx/mpi/detail/world.hpp"
 
 namespace distx::detail::mpi {
@@ -61,15 +60,17 @@ class Session final : public FailureChannel {
   explicit Session(std::shared_ptr<World> world)
       : world_(std::move(world)), deadline_(world_->deadline()), rank_(world_->rank()), size_(world_->size()) {}
   /// For `shrink`: some ranks of `world`.
-  Session(std::shared_ptr<World> world, Party party, std::uint64_t group, Timeout deadline)
+  Session(std::shared_ptr<World> world, RankSubset subset, std::uint64_t group, Timeout deadline)
       : world_(std::move(world)),
         deadline_(deadline),
-        rank_(party.rank),
-        size_(party.size()),
+        rank_(subset.rank),
+        size_(subset.size()),
         group_(group),
-        party_(std::move(party)),
-        calls_(std::make_unique<OrderedCalls>(Carrier{world_->control().comm(), party_->ranks},
-                                              calls::RankOf{rank_, size_, "mpi"}, deadline)) {}
+        subset_(std::move(subset)),
+        calls_(std::make_unique<QueuedCollectives>(
+            QueueTransport({world_->control().comm(), subset_->ranks},
+                           QueueTags::of(subset_->first_tag(), 3, RankSubset::user_tags)),
+            RankOf{rank_, size_, "mpi"}, deadline)) {}
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   ~Session() override = default;
@@ -78,9 +79,9 @@ class Session final : public FailureChannel {
   [[nodiscard]] static std::shared_ptr<Session> shrink(Session& whole, Timeout deadline);
 
   /// Returns the MPI communicator of these ranks, null after `shrink`.
-  [[nodiscard]] MPI_Comm comm() const noexcept { return party_ ? MPI_COMM_NULL : world_->comm(); }
+  [[nodiscard]] MPI_Comm comm() const noexcept { return subset_ ? MPI_COMM_NULL : world_->comm(); }
   /// Returns these ranks if they are those that are left.
-  [[nodiscard]] const std::optional<Party>& party() const noexcept { return party_; }
+  [[nodiscard]] const std::optional<RankSubset>& subset() const noexcept { return subset_; }
   [[nodiscard]] World& world() const noexcept { return *world_; }
   [[nodiscard]] Control& control() noexcept { return world_->control(); }
   [[nodiscard]] int rank() const noexcept { return rank_; }
@@ -96,18 +97,17 @@ class Session final : public FailureChannel {
       run_in_time(deadline_, routine, context, keep, std::forward<Begin>(begin_call));
     });
   }
-  /// Makes a call of the ranks that are left. Collective. @pre party()
+  /// Makes a call of the ranks that are left. Collective. @pre subset()
   void make(const char* operation, const Call<Host>& call) {
     in_step(where(operation), [&](const ErrorContext& context) {
-      constexpr std::uint64_t tags_of_call = 3;
-      const auto tag =
-          party_->first_tag() + static_cast<int>(made_++ % (Party::user_tags / tags_of_call) * tags_of_call);
-      const auto wait = [&](auto&& ready, auto&& overdue) { wait_for(ready, overdue, context); };
-      if (!calls_->join(call, tag, context, wait)) calls_->transfer(call, tag + 1, context, wait);
+      calls_->run(call, made_++, context, [&](auto&& ready, auto&& overdue) {
+        if (wait_for_ranks(deadline_, context, ready, [this] { return watch_.has_lost(); }, overdue))
+          watch_.raise(context);
+      });
     });
   }
   void barrier(const char* operation) {
-    if (party_) return make(operation, calls::Barrier<Host>{});
+    if (subset_) return make(operation, calls::Barrier<Host>{});
     auto nothing = std::make_unique<char>();
     run(operation, "MPI_Ibarrier", nothing, [&](char&, MPI_Request* r) { return MPI_Ibarrier(comm(), r); });
   }
@@ -127,7 +127,7 @@ class Session final : public FailureChannel {
  private:
   /// Returns the rank in the world.
   [[nodiscard]] int in_world(int rank) const noexcept {
-    return party_ ? (*party_->ranks)[static_cast<std::size_t>(rank)] : rank;
+    return subset_ ? (*subset_->ranks)[static_cast<std::size_t>(rank)] : rank;
   }
   [[nodiscard]] int count_on_host(int end) const noexcept {
     int count = 0;
@@ -156,19 +156,6 @@ class Session final : public FailureChannel {
     failed_ = false;
     control().forget_failures();
   }
-  /// Waits for the other ranks. @param overdue  returns the message of a timeout
-  template <class Ready, class Overdue>
-  void wait_for(Ready&& ready, Overdue&& overdue, const ErrorContext& context) {
-    Pulse::Polling polling(pulse_);
-    EarlyWarning warning(deadline_);
-    const auto end = detail::wait_until(deadline_, ready, [&] {
-      polling.beat();
-      warning(context, overdue);
-      return watch_.has_lost();
-    });
-    if (end == WaitEnd::stopped) watch_.raise(context);
-    if (end == WaitEnd::expired) throw TimeoutError(overdue(), context);
-  }
   [[nodiscard]] std::vector<int> all_in_world() const {
     std::vector<int> all;
     for (int rank = 0; rank < size_; ++rank) all.push_back(in_world(rank));
@@ -181,10 +168,9 @@ class Session final : public FailureChannel {
   int rank_;
   int size_;
   std::uint64_t group_ = 0;  ///< identifies the ranks that are left; 0 for all
-  std::optional<Party> party_{};
-  std::unique_ptr<OrderedCalls> calls_{};
+  std::optional<RankSubset> subset_{};
+  std::unique_ptr<QueuedCollectives> calls_{};
   Watch watch_{*world_, all_in_world()};
-  Pulse pulse_{deadline_, {rank_, size_, "mpi"}};
   std::uint64_t made_ = 0;
   bool failed_ = false;
   bool shrunk_ = false;
@@ -200,8 +186,8 @@ inline std::shared_ptr<Session> Session::shrink(Session& whole, Timeout deadline
   World& world = *whole.world_;
   const auto ranks = static_cast<std::size_t>(whole.size_);
   Agreement agreement(whole.rank_, whole.size_, world.next_channel(), deadline, Deadline::clock::now(),
-                      [&](int to, const Agreement::AgreementLetter& letter) {
-                        world.letters().send(whole.group_, whole.in_world(to), letter);
+                      [&](int to, const Agreement::Message& message) {
+                        world.agreement_messages().send(whole.group_, whole.in_world(to), message);
                       });
   std::vector<int> rank_of(static_cast<std::size_t>(world.size()), -1);
   for (std::size_t rank = 0; rank < ranks; ++rank)
@@ -211,21 +197,19 @@ inline std::shared_ptr<Session> Session::shrink(Session& whole, Timeout deadline
   std::optional<Survivors> decision;
   const auto is_decided = [&] {
     const auto now = Deadline::clock::now();
-    // Before the letters: then all letters of a rank that has ended have been passed on.
+    // Before the messages: then all messages of a rank that has ended have been passed on.
     if (now >= next_look) {
       for (std::size_t rank = 0; rank < ranks; ++rank)
         if (!ended[rank]) ended[rank] = world.has_ended(whole.in_world(static_cast<int>(rank)));
       next_look = now + Watch::every;
     }
-    for (const auto& received : world.letters().take(whole.group_))
+    for (const auto& received : world.agreement_messages().take(whole.group_))
       if (const int from = rank_of[static_cast<std::size_t>(received.from)]; from >= 0)
-        agreement.receive(from, received.letter, now);
+        agreement.receive(from, received.message, now);
     decision = agreement.step(now, [&](int rank) { return ended[static_cast<std::size_t>(rank)]; });
     return decision.has_value();
   };
-  Pulse pulse(deadline, {whole.rank_, whole.size_, "mpi"});
-  Pulse::Polling polling(pulse);
-  (void)detail::wait_until(no_timeout, is_decided, [&] { return polling.beat(), false; });
+  (void)wait_until(no_timeout, is_decided, [] { return false; });
   if (!decision->has(whole.rank_)) throw left_behind(deadline, context);
   world.use_channel(decision->channel, context);
   std::vector<std::uint64_t> words{whole.group_, static_cast<std::uint64_t>(decision->channel)};
@@ -233,11 +217,11 @@ inline std::shared_ptr<Session> Session::shrink(Session& whole, Timeout deadline
     rank = whole.in_world(rank);
     words.push_back(static_cast<std::uint64_t>(rank));
   }
-  const Party party = world.party_of(std::move(decision->ranks), decision->channel);
+  const RankSubset subset = world.subset_of(std::move(decision->ranks), decision->channel);
   const auto group = fnv1a(words);
-  world.note_left(party.ranks, group);
+  world.note_left(subset.ranks, group);
   return make_here<Session>(
-      whole.world_, party, group,
+      whole.world_, subset, group,
       std::min(whole.deadline_, deadline, [](const Timeout& a, const Timeout& b) { return a.limit() < b.limit(); }));
 }
 

@@ -20,12 +20,13 @@ namespace distx::detail::mpi {
 struct Transport {
   calls::RankOf self{0, 1, "mpi"};
   mpi_unique_comm blocking{}, started{};               ///< both null where a channel is used
-  Carrier messages{}, calls{};                         ///< for user messages; for everything else
+  RankMap messages{}, calls{};                         ///< for user messages; for everything else
   int first_message_tag = 0, last_message_tag = 8191;  ///< of MPI; of the user
   int data_tags = 3;                                   ///< for the data of a user's tag, in addition to its header
   int first_call_tag = 0, call_tags = 32768;
   std::vector<int> peers{};  ///< the other ranks, numbered as in the session's world
   std::uint64_t identity = 0;
+  bool scheduled = true;  ///< whether distx makes all collectives whose calls are compared; the same on every rank
   bool threaded = false;  ///< whether a progress thread makes asynchronous collectives, on every rank
 
   /// Returns all ranks, numbered as in the session's world, in which this one is rank `own`.
@@ -41,6 +42,10 @@ struct Transport {
                               std::to_string(last_message_tag) +
                               (has_collectives() ? "" : " for ranks that are left after others were lost"),
                           context);
+  }
+  /// Returns whether the descriptions of calls contain the counts of all ranks.
+  [[nodiscard]] bool counts_fit() const noexcept {
+    return self.size <= MpiOptions::most_scheduled_ranks || !has_collectives();
   }
   /// Returns whether MPI's own collectives serve these ranks.
   [[nodiscard]] bool has_collectives() const noexcept { return bool(blocking); }
@@ -88,21 +93,28 @@ inline void make_data_tags(Transport& transport, std::int64_t tags) noexcept {
   check(MPI_Comm_size(own, &made.self.size), "MPI_Comm_size", unknown);
   const ErrorContext context{
       .operation = "MpiCommunicator", .backend = "mpi", .rank = made.self.rank, .size = made.self.size};
+  made.scheduled = options.collectives != MpiCollectives::vendor && made.counts_fit();
   // Ranks without a progress thread use MPI's collectives, and all ranks must do the same.
-  const bool threads = !options.vendor_collectives && CallExchange::counts_fit(made.self.size) &&
-                       options.check == Check::every_call && serves_threads();
+  const bool threads = made.scheduled && options.check == Check::every_call && serves_threads();
   try {
     made.started = duplicate(own, session.deadline(), context);
-    using Agreed = std::array<std::uint64_t, 2>;
+    using Agreed = std::array<std::uint64_t, 4>;  // the identity, whether all have threads, least and greatest choice
     // MPICH 4.0 compares unsigned numbers as signed ones, so none is above the signed ones.
     constexpr std::uint64_t above = std::numeric_limits<std::int64_t>::max();
-    auto agreed = std::make_unique<Agreed>(
-        Agreed{made.self.rank == 0 ? session.control().new_identity(session.rank()) : above, threads ? 1U : 0U});
+    const auto choice = static_cast<std::uint64_t>(options.max_count) << 3 |
+                        static_cast<std::uint64_t>(options.check) << 1 | (made.scheduled ? 1U : 0U);
+    auto agreed =
+        std::make_unique<Agreed>(Agreed{made.self.rank == 0 ? session.control().new_identity(session.rank()) : above,
+                                        threads ? 1U : 0U, choice, above - choice});
     run_in_time(session.deadline(), "MPI_Iallreduce", context, agreed, [&](Agreed& values, MPI_Request* request) {
-      return MPI_Iallreduce(MPI_IN_PLACE, values.data(), 2, MPI_UINT64_T, MPI_MIN, own, request);
+      return MPI_Iallreduce(MPI_IN_PLACE, values.data(), static_cast<int>(values.size()), MPI_UINT64_T, MPI_MIN, own,
+                            request);
     });
     made.identity = (*agreed)[0];
     made.threaded = (*agreed)[1] != 0;
+    if ((*agreed)[2] != above - (*agreed)[3])
+      throw MismatchError(
+          "the ranks differ in MpiOptions: pass the same collectives, check and max_count on every rank", context);
   } catch (const TimeoutError&) {
     session.world().note_broken();
     made.release();
@@ -117,17 +129,17 @@ inline void make_data_tags(Transport& transport, std::int64_t tags) noexcept {
 }
 
 /// The same for a channel of the session. Local.
-[[nodiscard]] inline Transport open_transport(Session& session, const Party& party) {
+[[nodiscard]] inline Transport open_transport(Session& session, const RankSubset& subset) {
   Transport made;
-  made.self = {party.rank, party.size(), "mpi"};
-  made.messages = made.calls = {session.control().comm(), party.ranks};
-  made.first_call_tag = party.first_tag();
-  made.call_tags = Party::user_tags;
-  made.first_message_tag = party.first_tag() + Party::user_tags;
-  make_data_tags(made, Party::tags - Party::user_tags);
-  made.identity = Control::identity_of_channel(party.channel);
+  made.self = {subset.rank, subset.size(), "mpi"};
+  made.messages = made.calls = {session.control().comm(), subset.ranks};
+  made.first_call_tag = subset.first_tag();
+  made.call_tags = RankSubset::user_tags;
+  made.first_message_tag = subset.first_tag() + RankSubset::user_tags;
+  make_data_tags(made, RankSubset::tags - RankSubset::user_tags);
+  made.identity = Control::identity_of_channel(subset.channel);
   made.threaded = true;
-  std::ranges::copy_if(*party.ranks, std::back_inserter(made.peers),
+  std::ranges::copy_if(*subset.ranks, std::back_inserter(made.peers),
                        [&](int rank) { return rank != session.world().rank(); });
   return made;
 }

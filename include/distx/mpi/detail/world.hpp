@@ -13,10 +13,9 @@
 #include "distx/connect/connect.hpp"
 #include "distx/core/detail/early_warning.hpp"
 #include "distx/core/detail/wait.hpp"
-#include "distx/mpi/detail/carrier.hpp"
+#include "distx/mpi/detail/agreement_messages.hpp"
 #include "distx/mpi/detail/control.hpp"
-#include "distx/mpi/detail/letters.hpp"
-#include "distx/mpi/detail/pulse.hpp"
+#include "distx/mpi/detail/rank_map.hpp"
 #include "distx/mpi/detail/user_op.hpp"
 #include "distx/posix/process.hpp"
 
@@ -41,10 +40,10 @@ void run_in_time(const Timeout& deadline, const char* routine, const ErrorContex
   check(begin(*keep, &request), routine, context);
   EarlyWarning warning(deadline);
   const auto overdue = [&] { return "timed out after " + deadline.to_string() + ": not all ranks joined"; };
-  const auto end = watched_wait_until(
-      deadline, {context.rank, context.size, "mpi"}, [&] { return is_complete(request, routine, context); },
+  const auto end = wait_until(
+      deadline, [&] { return is_complete(request, routine, context); },
       [&] { return warning(context, overdue), false; });
-  if (end == detail::WaitEnd::ready) return;
+  if (end == WaitEnd::ready) return;
   (void)keep.release();  // MPI may still write to it
   throw TimeoutError(overdue(), context);
 }
@@ -95,22 +94,19 @@ class World {
     const Timeout patience = unwinding ? Timeout(std::chrono::seconds(2)) : deadline_;
     // Once ranks are lost, MPI_Finalize may wait for them: those that are left exit without it, together.
     if (left_) await_left(patience);
-    if (left_ || !all_have_come(patience)) {
+    if (left_ || stuck_ || !all_have_come(patience)) {
       abandon();
       return;
     }
     control_->close();
     comm_.reset();
     user_ops_ = {};
-    // If a rank is killed meanwhile, the others may wait in it indefinitely.
-    Pulse pulse(deadline_, {rank_, size(), "mpi"});
-    const Pulse::Polling polling(pulse);
     MPI_Finalize();
   }
 
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_.native_handle(); }
   [[nodiscard]] Control& control() noexcept { return *control_; }
-  [[nodiscard]] Letters& letters() noexcept { return *letters_; }
+  [[nodiscard]] AgreementMessages& agreement_messages() noexcept { return *agreement_messages_; }
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(processes_.size()); }
   /// Returns whether this object ends MPI. Otherwise the program may make further communicators after the control
@@ -134,21 +130,21 @@ class World {
   /// @param all_gathered  returns all ranks' values
   /// @param ranks  some of this world's, among them this one
   template <class AllGathered>
-  [[nodiscard]] Party new_party(AllGathered&& all_gathered, std::vector<int> ranks, const ErrorContext& context) {
+  [[nodiscard]] RankSubset new_subset(AllGathered&& all_gathered, std::vector<int> ranks, const ErrorContext& context) {
     const std::vector<int> next = all_gathered(next_channel());
     const int channel = *std::ranges::max_element(next);
     use_channel(channel, context);
-    return party_of(std::move(ranks), channel);
+    return subset_of(std::move(ranks), channel);
   }
-  [[nodiscard]] Party party_of(std::vector<int> ranks, int channel) const {
+  [[nodiscard]] RankSubset subset_of(std::vector<int> ranks, int channel) const {
     const auto there = static_cast<int>(std::ranges::find(ranks, rank_) - ranks.begin());
     return {std::make_shared<const std::vector<int>>(std::move(ranks)), there, channel};
   }
-  /// Returns the first channel that this rank has not used; see Party.
+  /// Returns the first channel that this rank has not used; see RankSubset.
   [[nodiscard]] int next_channel() const noexcept { return next_channel_; }
   /// @throws BackendError if MPI has no tags for it
   void use_channel(int channel, const ErrorContext& context) {
-    const int channels = static_cast<int>((std::int64_t{last_tag_} + 1) / Party::tags);
+    const int channels = static_cast<int>((std::int64_t{last_tag_} + 1) / RankSubset::tags);
     if (channel >= channels)
       throw BackendError("the ranks that are left have made " + std::to_string(channel) +
                              " communicators and connectors, and the tags of this MPI, up to " +
@@ -162,6 +158,11 @@ class World {
   void note_broken() noexcept {
     broken_ = true;
     control_->note_failure();
+  }
+  /// Notes that a thread may be inside MPI until the process exits, so MPI cannot be finalized.
+  void note_stuck() noexcept {
+    note_broken();
+    stuck_ = true;
   }
   /// Notes that only these ranks are left; they end together, and MPI is not finalized.
   void note_left(std::shared_ptr<const std::vector<int>> ranks, std::uint64_t group) noexcept {
@@ -196,7 +197,7 @@ class World {
     check(MPI_Comm_rank(this->comm(), &rank_), "MPI_Comm_rank", where("MpiConnector"));
     check(MPI_Comm_size(this->comm(), &size), "MPI_Comm_size", where("MpiConnector"));
     control_ = std::make_unique<Control>(duplicate(this->comm(), deadline_, where("MpiConnector")));
-    letters_ = std::make_unique<Letters>(control_->comm());
+    agreement_messages_ = std::make_unique<AgreementMessages>(control_->comm());
     int found = 0;
     int* most = nullptr;
     check(MPI_Comm_get_attr(this->comm(), MPI_TAG_UB, static_cast<void*>(&most), &found), "MPI_Comm_get_attr",
@@ -246,7 +247,7 @@ class World {
       if (lost()) end = std::min(end, now + std::chrono::seconds(1));
       return now >= end;
     };
-    return watched_wait_until(patience, {rank_, size(), "mpi"}, ready, has_given_up) == detail::WaitEnd::ready;
+    return wait_until(patience, ready, has_given_up) == WaitEnd::ready;
   }
   /// Uses the control communicator, so that no other call of a rank can match this barrier.
   bool all_have_come(Timeout patience) noexcept try {
@@ -267,9 +268,10 @@ class World {
     std::vector<bool> come(processes_.size());
     come[static_cast<std::size_t>(rank_)] = true;
     for (const int rank : *left_)
-      if (rank != rank_) letters_->send(~left_group_, rank, {});
+      if (rank != rank_) agreement_messages_->send(~left_group_, rank, {});
     const auto all = [&] {
-      for (const auto& received : letters_->take(~left_group_)) come[static_cast<std::size_t>(received.from)] = true;
+      for (const auto& received : agreement_messages_->take(~left_group_))
+        come[static_cast<std::size_t>(received.from)] = true;
       return std::ranges::all_of(*left_, [&](int rank) { return come[static_cast<std::size_t>(rank)]; });
     };
     const auto note_ended = [&] {
@@ -285,23 +287,23 @@ class World {
     (void)environment_.release();
     (void)comm_.release();
     for (auto& op : user_ops_) (void)op.release();
-    if (letters_ != nullptr) letters_->abandon();
+    if (agreement_messages_ != nullptr) agreement_messages_->abandon();
     if (control_ != nullptr) control_->abandon();
   }
 
   int uncaught_ = std::uncaught_exceptions();
   Timeout deadline_;
-  bool broken_ = false;
+  bool broken_ = false, stuck_ = false;
   // Does not finalize MPI itself: by its destruction MPI is finalized, or the object was released.
   std::unique_ptr<boost::mpi::environment> environment_;
   mpi_unique_comm comm_;
   std::unique_ptr<Control> control_;
-  std::unique_ptr<Letters> letters_;
+  std::unique_ptr<AgreementMessages> agreement_messages_;
   std::array<unique_op, 2> user_ops_;
   std::vector<posix::Process> processes_;  ///< by rank
   int rank_ = 0;
   int last_tag_ = 32767;
-  std::atomic<int> next_channel_{1};  // 0 has the tags of notifications and letters
+  std::atomic<int> next_channel_{1};  // 0 has the tags of notifications and messages
   std::shared_ptr<const std::vector<int>> left_{};
   std::uint64_t left_group_ = 0;
 };

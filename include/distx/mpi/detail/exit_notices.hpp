@@ -19,7 +19,7 @@ struct CallNumber {
 /// The ranks that have destroyed their communicator, and how many collectives they have made.
 ///
 /// A notification of it may overtake the messages of a rank's last calls, which their receivers then still complete.
-class Departures {
+class ExitNotices {
  public:
   using Counts = std::array<std::uint64_t, 2>;  ///< of blocking and of asynchronous ones
 

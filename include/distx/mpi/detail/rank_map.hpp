@@ -8,7 +8,7 @@
 namespace distx::detail::mpi {
 
 /// What carries the messages of a group of ranks: an MPI communicator, and the group's ranks in it.
-struct Carrier {
+struct RankMap {
   MPI_Comm comm = MPI_COMM_NULL;
   std::shared_ptr<const std::vector<int>> ranks{};  ///< by rank in the group; null if all, in their order
 
@@ -20,7 +20,7 @@ struct Carrier {
 
 /// Some ranks of a session, which exchange messages without a separate MPI communicator: their tags contain the
 /// number of their channel. A rank uses each number once, so messages of different channels never match.
-struct Party {
+struct RankSubset {
   std::shared_ptr<const std::vector<int>> ranks;  ///< in the session's communicators
   int rank = 0;                                   ///< this rank's index among them
   int channel = 0;
