@@ -184,7 +184,7 @@ TEST_CASE("NCCL multiplies no operand of one rank") {
             ->op == ncclAvg);
   on_ranks(1, [](auto& connector) {
     distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20)});
-    for (const std::size_t count : {1, 4100, 21125, 1000003}) {
+    for (const std::size_t count : {1U, 4100U, 21125U, 1000003U}) {
       const auto values = on_gpu(std::vector<float>(count, 3.0f));
       const auto averages = on_gpu(std::vector<float>(count, 0.0f));
       distx::all_reduce(comm, values, averages, distx::average);
