@@ -167,9 +167,8 @@ class UserMessage {
 ///
 /// `Links` connects the ranks of one communicator. Several threads may call it:
 /// - `self()`, `deadline()`, `check_usable(context)` and `revoke(reason)` are those of a backend.
-/// - `send(to, tag, data, bytes, context)` and `receive(from, …)` start a message and return a `Request`, which is none
-/// by
-///   default. Messages of one tag from one rank to another match in their order; the memory of a receive may be longer.
+/// - `send(to, tag, data, bytes, context)` and `receive(from, …)` start a message and return a `Request`; by default it
+///   is none. Messages of one tag from one rank to another match in their order; the memory of a receive may be longer.
 ///   No memory is accessed once the request is complete or destroyed.
 /// - `wait(requests, limit, context)` blocks until all are complete. It throws TimeoutError, RankFailure, or what
 ///   has revoked the communicator.
