@@ -17,7 +17,6 @@ using nccl_test::last_step;
 using nccl_test::make_step;
 using nccl_test::model;
 using nccl_test::on_ranks;
-using nccl_test::options;
 using nccl_test::Training;
 using nccl_test::WholeArrays;
 using namespace std::chrono_literals;
@@ -30,14 +29,14 @@ constexpr std::uint64_t unknown = UINT64_MAX;
 void restart(int ranks, int left, int stage, std::uint64_t from, WholeArrays& loaded, WholeArrays& ended) {
   const examples::TemporaryFolder folder;
   on_ranks(ranks, [&](auto& connector) {
-    distx::NcclCommunicator comm(connector, options);
+    distx::NcclCommunicator comm(connector, nccl_test::options);
     auto parameters = model();
     Training training(comm, parameters, distx::AdamW{}, {.stage = stage});
     for (std::uint64_t step = 0; step < from; ++step) make_step(training, parameters, step, comm.rank());
     distx::checkpoint::save(folder.path(), training, {.step = from});
   });
   on_ranks(left, [&](auto& connector) {
-    distx::NcclCommunicator comm(connector, options);
+    distx::NcclCommunicator comm(connector, nccl_test::options);
     auto parameters = model();
     Training training(comm, parameters, distx::AdamW{}, {.stage = stage});
     distx::checkpoint::load(*distx::checkpoint::latest(folder.path()), training);
@@ -64,7 +63,7 @@ void train(Ending& ending, int ranks, int stage, int victim, std::uint64_t call)
     const auto at_call = [&] {
       if (dies && calls++ == call) throw std::runtime_error("this rank ends");
     };
-    distx::NcclCommunicator comm(connector, options);
+    distx::NcclCommunicator comm(connector, nccl_test::options);
     auto parameters = model();
     Training training(comm, parameters, distx::AdamW{}, {.stage = stage});
     constructed.arrive_and_wait();  // the loss of a rank would end the others' constructors
@@ -72,7 +71,7 @@ void train(Ending& ending, int ranks, int stage, int victim, std::uint64_t call)
     for (std::uint64_t step = 0;;) try {
         if (lost) {
           connector = connector.shrink(20s);
-          comm = distx::NcclCommunicator(connector, options);
+          comm = distx::NcclCommunicator(connector, nccl_test::options);
           step = training.recover(comm);
           lost = false;
           std::uint64_t first = unknown;
