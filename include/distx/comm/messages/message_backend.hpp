@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <future>
@@ -43,7 +44,10 @@ class LinksTransport {
   LinksTransport(Links& links, MessageQueue queue, const Timeout& limit) noexcept
       : links_(links), queue_(queue), limit_(limit) {}
 
-  [[nodiscard]] static std::size_t slice_bytes(std::size_t ranks) noexcept { return (std::size_t{1} << 20) / ranks; }
+  /// A multiple of 64, so that every slice is aligned for its elements.
+  [[nodiscard]] static std::size_t slice_bytes(std::size_t ranks) noexcept {
+    return std::max<std::size_t>(1, (std::size_t{1} << 20) / ranks / 64) * 64;
+  }
   [[nodiscard]] static Request no_request() noexcept { return {}; }
   [[nodiscard]] Tag tag(MessageStage stage, std::uint64_t number) const noexcept {
     return tag_of(queue_, stage, number);

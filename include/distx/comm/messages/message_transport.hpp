@@ -27,7 +27,8 @@ enum class MessageStage { description, first, second };
 /// - `cancel(receives)` cancels requests that were not completed; `release(requests)` returns whether the transport has
 ///   stopped to use the memory of these, for which it may wait for a moment. Otherwise the memory is never freed.
 /// - `staged`: the transport may keep memory after an error, so it is given copies only, never the caller's memory.
-/// - `slice_bytes(ranks)` is the size of a large call's messages, `most_direct` the number of ranks up to which each
+/// - `slice_bytes(ranks)` is the size of a large call's messages, a multiple of 64; `most_direct` the number of ranks
+/// up to which each
 ///   sends its description directly to every other one.
 template <class T>
 concept MessageTransport = requires(T& transport, typename T::Request& request, std::span<typename T::Request> requests,
