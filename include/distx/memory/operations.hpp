@@ -84,14 +84,22 @@ template <FloatingElement To, FloatingElement From>
 void mix(HostStream, Span<To> to, Span<const From> from, double kept) {
   if (to.size() != from.size()) detail::lengths_differ(to.size(), from.size(), "mix");
   using A = accumulator_t<To>;
-  const auto mean = detail::MovingAverage<A>::keeping(kept);
+  const auto mixture = detail::MovingAverage<A>::keeping(kept);
   if constexpr (std::same_as<To, A> && std::same_as<From, A>)
-    return detail::run_on_lanes<detail::MixLanes>(detail::lane_bytes(), to.data(), from.data(), to.size(), mean);
-  for (std::size_t i = 0; i < to.size(); ++i) {
-    auto mixed = static_cast<A>(to[i]);
-    mean.add(mixed, static_cast<A>(static_cast<accumulator_t<From>>(from[i])));
-    to[i] = static_cast<To>(mixed);
-  }
+    return detail::run_on_lanes<detail::MixLanes>(detail::lane_bytes(), to.data(), from.data(), to.size(), mixture);
+  const auto mix_all = [&]<bool OfAverage>() {
+    const detail::MovingAverage<A> mean{mixture.weight, OfAverage};
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      auto mixed = static_cast<A>(to[i]);
+      mean.add(mixed, static_cast<A>(static_cast<accumulator_t<From>>(from[i])));
+      to[i] = static_cast<To>(mixed);
+    }
+  };
+  // Two loops: one would decide at each element.
+  if (mixture.of_average)
+    mix_all.template operator()<true>();
+  else
+    mix_all.template operator()<false>();
 }
 
 /// Returns the sum of the squares of `values`, added in double in index order: the same elements give the same bits.
