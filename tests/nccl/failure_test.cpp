@@ -8,6 +8,7 @@
 
 #include "../cuda/gate.hpp"
 #include "comm/notified_of_mismatch.hpp"
+#include "logged.hpp"
 #include "nccl/ranks.hpp"
 #include "standin/standin.hpp"
 
@@ -100,26 +101,30 @@ TEST_CASE("a rank that does not join a call causes a TimeoutError, and a Revoked
   for (const bool started : {false, true}) {
     CAPTURE(started);
     std::string late, early;
-    on_ranks(2, [&](auto& connector) {
-      distx::NcclCommunicator comm(connector, {.deadline = short_deadline});
-      auto values = on_gpu(std::vector<float>(100, 1.0f));
-      distx::all_reduce(comm, values, distx::sum);
-      if (connector.rank() == 0) {
-        const auto begin = clock_type::now();
-        early = ending_of([&] {
-          if (started)
-            distx::start_all_reduce(comm, values, distx::sum).wait();
-          else
-            distx::all_reduce(comm, values, distx::sum);
-        });
-        CHECK(clock_type::now() - begin < std::chrono::seconds(10));
-        CHECK(has(ending_of([&] { distx::barrier(comm); }), "RevokedError"));
-        connector.barrier();
-      } else {
-        connector.barrier();
-        late = ending_of([&] { distx::all_reduce(comm, values, distx::sum); });
-      }
+    const auto log = test::logged([&] {
+      on_ranks(2, [&](auto& connector) {
+        distx::NcclCommunicator comm(connector, {.deadline = short_deadline});
+        auto values = on_gpu(std::vector<float>(100, 1.0f));
+        distx::all_reduce(comm, values, distx::sum);
+        if (connector.rank() == 0) {
+          const auto begin = clock_type::now();
+          early = ending_of([&] {
+            if (started)
+              distx::start_all_reduce(comm, values, distx::sum).wait();
+            else
+              distx::all_reduce(comm, values, distx::sum);
+          });
+          CHECK(clock_type::now() - begin < std::chrono::seconds(10));
+          CHECK(has(ending_of([&] { distx::barrier(comm); }), "RevokedError"));
+          connector.barrier();
+        } else {
+          connector.barrier();
+          late = ending_of([&] { distx::all_reduce(comm, values, distx::sum); });
+        }
+      });
     });
+    CHECK(
+        has(log, "on rank 0 of 2 (nccl): waiting for 0.1 s: other ranks have not made this call, or not completed it"));
     CHECK(begins(early, "TimeoutError"));
     CHECK(has(early, "timed out after 0.4 s waiting for other ranks"));
     CHECK(begins(late, "RevokedError"));

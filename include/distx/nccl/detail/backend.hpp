@@ -6,6 +6,7 @@
 
 #include "distx/comm/runtime/basic_communicator_calls.hpp"
 #include "distx/comm/runtime/known_calls.hpp"
+#include "distx/core/detail/early_warning.hpp"
 #include "distx/nccl/detail/call_watch.hpp"
 #include "distx/nccl/detail/comm_set.hpp"
 #include "distx/nccl/detail/messages.hpp"
@@ -145,7 +146,11 @@ class NcclBackend final : public GroupMember {
   /// Waits for the GPU, until the deadline or a revocation.
   template <class Done>
   void wait(Done&& done, const ErrorContext& context) {
-    const auto ended = distx::detail::wait_until(options.deadline, done, [&] { return poll(), revocation.revoked(); });
+    distx::detail::EarlyWarning warning(options.deadline);
+    const auto ended = distx::detail::wait_until(options.deadline, done, [&] {
+      warning(context, [] { return "late: other ranks have not made this call, or not completed it"; });
+      return poll(), revocation.revoked();
+    });
     if (ended == distx::detail::WaitEnd::expired) {
       const std::string words = timed_out_after(options.deadline);
       end(Cause::timeout, words, 0, true);

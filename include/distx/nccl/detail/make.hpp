@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "distx/connect/connector.hpp"
+#include "distx/core/detail/early_warning.hpp"
 #include "distx/core/detail/fnv1a.hpp"
 #include "distx/cuda/device.hpp"
 #include "distx/nccl/detail/first_contact.hpp"
@@ -23,7 +24,11 @@ class CommInitialization {
   [[nodiscard]] nccl_unique_comm finish(ncclResult_t code, const char* routine, ncclComm_t parent, const Timeout& limit,
                                         const ErrorContext& context, Stop&& stop) {
     bool stopped = false;
-    const auto look = [&] { return stopped = stop(); };
+    distx::detail::EarlyWarning warning(limit);
+    const auto look = [&] {
+      warning(context, [] { return "late: not all ranks joined"; });
+      return stopped = stop();
+    };
     // For a parent that does not block NCCL returns success while it is in progress, and uses the slot until then: only
     // the parent's state tells.
     if ((code == ncclSuccess || code == ncclInProgress) && parent != nullptr) code = settled(parent, limit, look);
