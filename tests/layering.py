@@ -10,6 +10,8 @@ Rules:
 - Headers under `detail/` of a vendor's module are included in that module only; programs in examples/ include no detail header.
 - A vendor's headers are included in that vendor's module only; all other modules include the standard library only.
 - Entry headers (include/distx/*.hpp) are included by entry headers only. distx.hpp reaches no vendor.
+- The folders inside a module include each other in one direction, but for UPWARD. Not counted are the module's own folder, whose
+  public headers are below its folders (comm/ops.hpp) or above them (comm/hierarchical.hpp), and a folder with its own `detail/`.
 - Preprocessor conditions are in vendors' entry headers only, and in CONDITIONAL; a header may end with a block of
   DISTX_COMPILED, which includes what the compiled part declares (detail/compiled.hpp) or defines (*_calls.hpp).
 - Every module that a rule names exists.
@@ -55,6 +57,11 @@ VENDORS = {
 BETWEEN_VENDORS = {"nccl": ("cuda",)}
 # a vendor's internal header: the other modules that may include it
 SHARED_DETAIL = {"cuda/detail/check.hpp": ("nccl",), "cuda/detail/kernels.hpp": ("nccl",)}
+# folders inside a module that include a folder above them
+UPWARD = {
+    ("comm/detail", "comm/shared_memory"),
+    ("connect/detail", "connect/control"),
+}
 # other modules: the system's headers that they may include; distx.hpp does not reach them
 SYSTEM = {
     "posix": ("fcntl.h", "signal.h", "sys/mman.h", "unistd.h"),
@@ -146,6 +153,34 @@ def check_rules(known):
             yield f"tests/layering.py: there is no {header}: remove its exception"
 
 
+def folder_arrows(reached):
+    """{(folder, folder it includes): an include of that kind}, inside modules; `reached`: what each header includes."""
+    arrows = {}
+    for header, used in ((header, used) for header in sorted(reached) for used in reached[header] if used in reached):
+        user, below = os.path.dirname(header), os.path.dirname(used)
+        inside = module_of(header) == module_of(used) and module_of(header) not in (user, below)
+        own_detail = f"{below}/".startswith(f"{user}/detail/") or f"{user}/".startswith(f"{below}/detail/")
+        if inside and user != below and not own_detail:
+            arrows.setdefault((user, below), f"{header} includes <distx/{used}>")
+    return arrows
+
+
+def check_folders(reached):
+    """Folders inside a module that reach themselves through others."""
+    arrows = folder_arrows(reached)
+    for user, below in sorted(UPWARD - set(arrows)):
+        yield f"tests/layering.py: '{user}' does not include '{below}': remove its exception"
+    kept = set(arrows) - UPWARD
+    for user, below in sorted(kept):
+        seen, queue = set(), [below]
+        while queue:
+            folder = queue.pop()
+            seen.add(folder)
+            queue += [to for at, to in kept if at == folder and to not in seen]
+        if user in seen:
+            yield f"the folders '{user}' and '{below}' reach each other: {arrows[user, below]}"
+
+
 def check_examples(root):
     for folder, _, files in os.walk(os.path.join(root, "examples")):
         for file in files:
@@ -201,6 +236,7 @@ def check(root, everything=True):
 
     if everything:
         wrong += check_flags(reached)
+        wrong += check_folders(reached)
     closure, queue = set(), ["distx.hpp"] if "distx.hpp" in known else []
     while queue:
         header = queue.pop()
@@ -276,7 +312,21 @@ def self_test():
     flags = selftest.of(check_flags, {"mpi.hpp": ["core/error.hpp"], "core/error.hpp": [REFUSAL], REFUSAL: [], "core/a.hpp": []},
                         {"an entry header without the refusal": ({"mpi.hpp": ["core/error.hpp"], "core/error.hpp": [], REFUSAL: []},
                                                                  "mpi.hpp: includes no header")})
-    return unused + flags + selftest.of_trees(known_modules, {}, examples) \
+    upward = {f"{user}/a.hpp": [f"{below}/b.hpp"] for user, below in UPWARD} | {f"{below}/b.hpp": [] for _, below in UPWARD}
+    below = {"parallel/detail/step/a.hpp": ["parallel/detail/base/b.hpp", "parallel/list.hpp", "comm/call.hpp"],
+             "parallel/detail/base/b.hpp": ["parallel/list.hpp"], "parallel/list.hpp": ["parallel/detail/step/a.hpp"],
+             "parallel/layers/a.hpp": ["parallel/layers/detail/b.hpp"], "parallel/layers/detail/b.hpp": ["parallel/layers/a.hpp"],
+             "comm/call.hpp": []}
+    folders = selftest.of(
+        lambda reached: list(check_folders(reached)), upward | below,
+        {"a folder above": (upward | below | {"parallel/detail/base/b.hpp": ["parallel/detail/step/a.hpp"]},
+                            "'parallel/detail/base' and 'parallel/detail/step' reach each other: parallel/detail/base/b.hpp includes"),
+         "a folder two above": (
+             upward | below | {"parallel/detail/base/b.hpp": ["parallel/detail/low/c.hpp"],
+                               "parallel/detail/low/c.hpp": ["parallel/detail/step/a.hpp"]},
+             "'parallel/detail/low' and 'parallel/detail/step' reach each other"),
+         "an exception for nothing": (below, "does not include 'comm/shared_memory': remove its exception")})
+    return unused + flags + folders + selftest.of_trees(known_modules, {}, examples) \
         + selftest.of_trees(known_modules, {os.path.join("include", "distx", name): text + "\n" for name, text in good.items()}, {
         name: ({os.path.join("include", "distx", header): text + "\n" for header, text in change.items()}, sentence)
         for name, (change, sentence) in broken.items()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
-#include <distx/parallel/detail/engine/step_state.hpp>
+#include <distx/parallel/detail/engine/step/step_state.hpp>
 
 #include <set>
 

@@ -6,7 +6,7 @@
 
 #include "distx/comm/detail/in_order.hpp"
 #include "distx/memory/operations.hpp"
-#include "distx/parallel/detail/step_faults.hpp"
+#include "distx/parallel/detail/base/step_faults.hpp"
 #include "distx/parallel/parameter_options.hpp"
 
 namespace distx {

@@ -2,7 +2,7 @@
 #pragma once
 #include <utility>
 
-#include "distx/parallel/detail/contiguous.hpp"
+#include "distx/parallel/detail/base/contiguous.hpp"
 #include "distx/parallel/parameter_options.hpp"
 
 namespace distx {

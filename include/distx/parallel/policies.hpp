@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "distx/core/space.hpp"
-#include "distx/parallel/detail/engine/training_policies.hpp"
+#include "distx/parallel/detail/base/training_policies.hpp"
 
 namespace distx {
 

@@ -88,5 +88,5 @@ class [[nodiscard]] MicroBatch {
 }  // namespace distx
 
 #ifndef DISTX_COMPILED
-#include "distx/parallel/detail/engine/unsharded_calls.hpp"
+#include "distx/parallel/detail/engine/gather/unsharded_calls.hpp"
 #endif

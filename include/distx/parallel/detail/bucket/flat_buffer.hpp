@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/memory/detail/copy_pieces.hpp"
+#include "distx/parallel/detail/base/typed.hpp"
 #include "distx/parallel/detail/bucket/bucket_layout.hpp"
-#include "distx/parallel/detail/optimizer/typed.hpp"
 #include "distx/parallel/segment.hpp"
 
 namespace distx::detail {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/comm/movement.hpp"
+#include "distx/parallel/detail/base/training_communicators.hpp"
 #include "distx/parallel/detail/bucket/bucket.hpp"
-#include "distx/parallel/detail/engine/training_communicators.hpp"
 
 namespace distx::detail {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/parallel/detail/base/training_communicators.hpp"
+#include "distx/parallel/detail/base/training_policies.hpp"
 #include "distx/parallel/detail/bucket/balanced_partitioner.hpp"
 #include "distx/parallel/detail/bucket/borrowed_buffers.hpp"
 #include "distx/parallel/detail/bucket/bucket.hpp"
 #include "distx/parallel/detail/bucket/plan_buckets.hpp"
-#include "distx/parallel/detail/engine/training_communicators.hpp"
-#include "distx/parallel/detail/engine/training_policies.hpp"
 #include "distx/parallel/detail/optimizer/any_optimizer.hpp"
 
 namespace distx::detail {

@@ -9,7 +9,7 @@
 #include "distx/observe/memory_ledger.hpp"
 #include "distx/optim/step.hpp"
 #include "distx/parallel/data_parallel_options.hpp"
-#include "distx/parallel/detail/engine/training_policies.hpp"
+#include "distx/parallel/detail/base/training_policies.hpp"
 #include "distx/parallel/detail/optimizer/any_optimizer.hpp"
 #include "distx/parallel/parameter_list.hpp"
 #include "distx/parallel/training_state.hpp"

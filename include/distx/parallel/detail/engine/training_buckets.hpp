@@ -2,11 +2,11 @@
 #pragma once
 #include <cerrno>
 
+#include "distx/parallel/detail/bucket/allocate.hpp"
 #include "distx/parallel/detail/bucket/initial_values.hpp"
 #include "distx/parallel/detail/bucket/lay_out_buckets.hpp"
-#include "distx/parallel/detail/engine/check_training.hpp"
-#include "distx/parallel/detail/engine/weight_gatherer.hpp"
-#include "distx/parallel/detail/memory/allocate.hpp"
+#include "distx/parallel/detail/engine/checks/check_training.hpp"
+#include "distx/parallel/detail/engine/gather/weight_gatherer.hpp"
 
 namespace distx::detail {
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/parallel/detail/engine/divergence_guard.hpp"
-#include "distx/parallel/detail/engine/gradient_reducer.hpp"
-#include "distx/parallel/detail/engine/gradient_scaling.hpp"
-#include "distx/parallel/detail/engine/list_state.hpp"
-#include "distx/parallel/detail/engine/recovery.hpp"
-#include "distx/parallel/detail/engine/step_capture.hpp"
-#include "distx/parallel/detail/engine/step_join.hpp"
-#include "distx/parallel/detail/engine/step_options_check.hpp"
-#include "distx/parallel/detail/engine/step_state.hpp"
+#include "distx/parallel/detail/engine/checks/divergence_guard.hpp"
+#include "distx/parallel/detail/engine/checks/step_options_check.hpp"
+#include "distx/parallel/detail/engine/gather/unsharded_calls.hpp"
+#include "distx/parallel/detail/engine/state/list_state.hpp"
+#include "distx/parallel/detail/engine/state/recovery.hpp"
+#include "distx/parallel/detail/engine/step/gradient_reducer.hpp"
+#include "distx/parallel/detail/engine/step/gradient_scaling.hpp"
+#include "distx/parallel/detail/engine/step/step_capture.hpp"
+#include "distx/parallel/detail/engine/step/step_join.hpp"
+#include "distx/parallel/detail/engine/step/step_state.hpp"
 #include "distx/parallel/detail/engine/training_buckets.hpp"
-#include "distx/parallel/detail/engine/unsharded_calls.hpp"
 
 namespace distx::detail {
 

@@ -5,7 +5,7 @@
 #include "distx/memory/detail/captured_work.hpp"
 #include "distx/memory/detail/current_device.hpp"
 #include "distx/memory/detail/lines.hpp"
-#include "distx/parallel/detail/engine/streams.hpp"
+#include "distx/parallel/detail/base/streams.hpp"
 #include "distx/parallel/detail/memory/tracked_memory.hpp"
 
 namespace distx::detail {

@@ -3,11 +3,11 @@
 #include <cstring>
 
 #include "distx/optim/mixed.hpp"
+#include "distx/parallel/detail/base/typed.hpp"
 #include "distx/parallel/detail/optimizer/average_and_update.hpp"
 #include "distx/parallel/detail/optimizer/shard_state.hpp"
 #include "distx/parallel/detail/optimizer/shard_update.hpp"
 #include "distx/parallel/detail/optimizer/shared_norms.hpp"
-#include "distx/parallel/detail/optimizer/typed.hpp"
 
 namespace distx::detail {
 

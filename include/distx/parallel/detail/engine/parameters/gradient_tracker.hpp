@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/comm/any_communicator.hpp"
 #include "distx/comm/detail/host_values.hpp"
-#include "distx/parallel/detail/step_faults.hpp"
+#include "distx/parallel/detail/base/step_faults.hpp"
 #include "distx/parallel/parameter_list.hpp"
 
 namespace distx::detail {

@@ -68,15 +68,15 @@ template <MemorySpace Space>
 }
 
 /// Stands for the largest magnitude of gradients that are not finite.
-inline constexpr double not_finite = std::numeric_limits<double>::infinity();
+inline constexpr double magnitude_of_not_finite = std::numeric_limits<double>::infinity();
 
 /// Returns the extent of all ranks' gradients; each rank passes its shard. Collective over `comm`.
-/// @param finite_loss  if false on a rank, the largest magnitude is `not_finite`
+/// @param finite_loss  if false on a rank, the largest magnitude is `magnitude_of_not_finite`
 template <MemorySpace Space>
 [[nodiscard]] GradientExtent extent_of(AnyCommunicator<Space>& comm, typename Space::stream stream,
                                        const std::vector<Segment<Space>>& gradients, bool finite_loss,
                                        std::size_t parameters, const std::source_location& location) {
-  double found[2] = {finite_loss ? 0 : not_finite,
+  double found[2] = {finite_loss ? 0 : magnitude_of_not_finite,
                      0};  // the magnitude; the number of parameters from the first that is not finite on
   const auto magnitudes = magnitudes_of<Space>(comm, stream, gradients);
   for (std::size_t i = 0; i < gradients.size(); ++i) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/parallel/detail/base/training_communicators.hpp"
 #include "distx/parallel/detail/bucket/bucket.hpp"
-#include "distx/parallel/detail/engine/average_values.hpp"
-#include "distx/parallel/detail/engine/loss_scaler.hpp"
-#include "distx/parallel/detail/engine/parameter_store.hpp"
-#include "distx/parallel/detail/engine/training_communicators.hpp"
+#include "distx/parallel/detail/engine/parameters/parameter_store.hpp"
+#include "distx/parallel/detail/engine/state/average_values.hpp"
+#include "distx/parallel/detail/engine/step/loss_scaler.hpp"
 #include "distx/parallel/training_state.hpp"
 
 namespace distx::detail {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/parallel/detail/optimizer/gradient_norm.hpp"
+#include "distx/parallel/detail/engine/step/gradient_norm.hpp"
 
 namespace distx::detail {
 

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "distx/comm/movement.hpp"
-#include "distx/parallel/detail/engine/replicas.hpp"
+#include "distx/parallel/detail/engine/state/replicas.hpp"
 
 namespace distx::detail {
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <memory>
 
-#include "distx/parallel/detail/step_faults.hpp"
+#include "distx/parallel/detail/base/step_faults.hpp"
 
 namespace distx::detail {
 

@@ -5,9 +5,9 @@
 #include <optional>
 
 #include "distx/memory/detail/captured_work.hpp"
-#include "distx/parallel/detail/engine/step_state.hpp"
-#include "distx/parallel/detail/engine/streams.hpp"
-#include "distx/parallel/detail/engine/training_communicators.hpp"
+#include "distx/parallel/detail/base/streams.hpp"
+#include "distx/parallel/detail/base/training_communicators.hpp"
+#include "distx/parallel/detail/engine/step/step_state.hpp"
 
 namespace distx::detail {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/parallel/data_parallel_options.hpp"
-#include "distx/parallel/detail/engine/consistency.hpp"
-#include "distx/parallel/detail/engine/training_policies.hpp"
+#include "distx/parallel/detail/base/training_policies.hpp"
+#include "distx/parallel/detail/engine/checks/consistency.hpp"
 #include "distx/parallel/detail/optimizer/any_optimizer.hpp"
 #include "distx/parallel/parameter_list.hpp"
 

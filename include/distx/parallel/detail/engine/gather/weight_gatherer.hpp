@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/parallel/detail/engine/parameter_store.hpp"
-#include "distx/parallel/detail/engine/training_communicators.hpp"
-#include "distx/parallel/detail/engine/weight_gather.hpp"
+#include "distx/parallel/detail/base/training_communicators.hpp"
+#include "distx/parallel/detail/engine/gather/weight_gather.hpp"
+#include "distx/parallel/detail/engine/parameters/parameter_store.hpp"
 
 namespace distx::detail {
 

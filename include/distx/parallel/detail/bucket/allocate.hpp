@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/parallel/data_parallel_options.hpp"
+#include "distx/parallel/detail/base/training_communicators.hpp"
+#include "distx/parallel/detail/base/training_policies.hpp"
 #include "distx/parallel/detail/bucket/bucket.hpp"
-#include "distx/parallel/detail/engine/training_communicators.hpp"
-#include "distx/parallel/detail/engine/training_policies.hpp"
 #include "distx/parallel/detail/optimizer/any_optimizer.hpp"
 
 namespace distx::detail {

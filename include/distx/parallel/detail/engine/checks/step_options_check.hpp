@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/core/detail/shortest.hpp"
 #include "distx/parallel/data_parallel_options.hpp"
-#include "distx/parallel/detail/engine/consistency.hpp"
+#include "distx/parallel/detail/engine/checks/consistency.hpp"
 
 namespace distx::detail {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/comm/detail/host_values.hpp"
-#include "distx/parallel/detail/engine/training_communicators.hpp"
+#include "distx/parallel/detail/base/training_communicators.hpp"
 
 namespace distx::detail {
 

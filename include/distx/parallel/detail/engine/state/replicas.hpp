@@ -3,7 +3,7 @@
 #include <array>
 
 #include "distx/comm/detail/in_order.hpp"
-#include "distx/parallel/detail/engine/state_layout.hpp"
+#include "distx/parallel/detail/engine/state/state_layout.hpp"
 #include "distx/parallel/detail/memory/tracked_memory.hpp"
 
 namespace distx::detail {

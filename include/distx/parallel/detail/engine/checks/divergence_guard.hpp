@@ -3,9 +3,9 @@
 #include <optional>
 
 #include "distx/memory/fixed_point.hpp"
-#include "distx/parallel/detail/engine/consistency.hpp"
-#include "distx/parallel/detail/engine/optimizer_shards.hpp"
-#include "distx/parallel/detail/optimizer/typed.hpp"
+#include "distx/parallel/detail/base/typed.hpp"
+#include "distx/parallel/detail/engine/checks/consistency.hpp"
+#include "distx/parallel/detail/engine/step/optimizer_shards.hpp"
 
 namespace distx::detail {
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <algorithm>
 
-#include "distx/parallel/detail/engine/weight_gatherer.hpp"
+#include "distx/parallel/detail/engine/gather/weight_gatherer.hpp"
 #include "distx/parallel/unsharded.hpp"
 
 namespace distx {

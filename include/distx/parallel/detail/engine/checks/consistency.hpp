@@ -7,7 +7,7 @@
 
 #include "distx/comm/any_communicator.hpp"
 #include "distx/comm/detail/host_values.hpp"
-#include "distx/parallel/detail/engine/training_communicators.hpp"
+#include "distx/parallel/detail/base/training_communicators.hpp"
 
 namespace distx::detail {
 

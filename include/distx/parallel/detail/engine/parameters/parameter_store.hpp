@@ -2,8 +2,8 @@
 #pragma once
 #include <unordered_map>
 
-#include "distx/parallel/detail/engine/gradient_tracker.hpp"
-#include "distx/parallel/detail/engine/training_policies.hpp"
+#include "distx/parallel/detail/base/training_policies.hpp"
+#include "distx/parallel/detail/engine/parameters/gradient_tracker.hpp"
 
 namespace distx::detail {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/parallel/detail/base/training_communicators.hpp"
+#include "distx/parallel/detail/base/training_policies.hpp"
 #include "distx/parallel/detail/bucket/bucket.hpp"
-#include "distx/parallel/detail/engine/one_pass_update.hpp"
-#include "distx/parallel/detail/engine/parameter_store.hpp"
-#include "distx/parallel/detail/engine/training_communicators.hpp"
-#include "distx/parallel/detail/engine/training_policies.hpp"
-#include "distx/parallel/detail/engine/weight_gather.hpp"
+#include "distx/parallel/detail/engine/gather/weight_gather.hpp"
+#include "distx/parallel/detail/engine/parameters/parameter_store.hpp"
+#include "distx/parallel/detail/engine/step/one_pass_update.hpp"
 
 namespace distx::detail {
 

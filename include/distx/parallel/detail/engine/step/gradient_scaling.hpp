@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/parallel/detail/engine/loss_scaler.hpp"
-#include "distx/parallel/detail/engine/optimizer_shards.hpp"
-#include "distx/parallel/detail/optimizer/device_clip.hpp"
+#include "distx/parallel/detail/engine/step/device_clip.hpp"
+#include "distx/parallel/detail/engine/step/loss_scaler.hpp"
+#include "distx/parallel/detail/engine/step/optimizer_shards.hpp"
 
 namespace distx::detail {
 
@@ -89,7 +89,7 @@ class GradientScaling {
   /// Decides whether a step is skipped because a rank's loss is not finite. Collective if `.skip_nonfinite` is set.
   [[nodiscard]] bool skips_loss(bool finite, TrainingCommunicators<Space>& comms, const here& location) {
     if (!options_.skip_nonfinite) return false;
-    double worst = finite ? 0 : not_finite;
+    double worst = finite ? 0 : magnitude_of_not_finite;
     if (comms.all().size() > 1) worst = largest_of(comms.all(), worst, location);
     if (others_) worst = largest_of(*others_, worst, location);
     if (worst != 0) scaler_.not_finite();
@@ -131,7 +131,8 @@ class GradientScaling {
     GradientExtent extent = extent_of(options_.skip_nonfinite ? comms.all() : comm, after, gradients,
                                       finite_loss || !options_.skip_nonfinite, parameters.size(), context.location);
     const bool finite = extent.not_finite == GradientExtent::none && is_finite(extent.largest);
-    if (others_) extent.largest = largest_of(*others_, finite ? extent.largest : not_finite, context.location);
+    if (others_)
+      extent.largest = largest_of(*others_, finite ? extent.largest : magnitude_of_not_finite, context.location);
     factor_ = weight_ / scaler_.scale();
     if (!finite || !is_finite(extent.largest)) {
       if (!skips()) fail(parameters, extent, context);
