@@ -336,31 +336,33 @@ TEST_CASE_TEMPLATE(
 }
 
 TEST_CASE("a rank that gives up a grow in a folder on which rank 0 has decided enters the larger group by shrink") {
-  using distx::detail::file::FileGroup;
+  namespace control = distx::detail::control;
   const InFolder job;
   const auto messages = test::each(2, [&](int rank) {
-    const auto group = std::make_shared<FileGroup>(job.folder.path(), rank, 2, seconds(20));
+    auto connector = job.begin(rank, 2);
     std::jthread joins;
-    if (rank == 0)
-      joins = std::jthread([&] {
-        auto connector = job.join();
-        CHECK(connector.rank() == 2);
-        connector.barrier();
-      });
-    std::shared_ptr<distx::detail::control::ControlGroup> larger;
     if (rank == 0) {
+      joins = std::jthread([&] {
+        auto joined = job.join();
+        CHECK(joined.rank() == 2);
+        joined.barrier();
+      });
       job.await_joining(0, 0);
-      larger = group->grow();
+      connector = connector.grow();
     } else {
-      (void)group->call({.call = "grow", .result = distx::detail::control::CallResult::of_root}, group->where("grow"));
+      // Enters the call, and does not wait for its result.
+      const control::CallPart part{.call = "grow", .result = control::CallResult::of_root};
+      for (const auto& each : std::filesystem::directory_iterator(job.folder.path()))
+        if (each.is_directory()) distx::detail::file::Folder::open(each.path())->put("call-1-1", part.frame().body);
       while (!has_decided(job.folder.path())) std::this_thread::yield();
-      larger = group->shrink(seconds(20));
+      connector = connector.shrink(seconds(20));
     }
-    CHECK(larger->rank() == rank);
-    CHECK(larger->size() == 3);
-    (void)larger->call({.call = "barrier"}, larger->where("barrier"));
+    CHECK(connector.rank() == rank);
+    CHECK(connector.size() == 3);
+    connector.barrier();
   });
   CHECK(messages == test::Messages{"", ""});
+  CHECK(job.clean());
 }
 
 TEST_CASE("a process that is not admitted throws a ConnectError that says what to do") {

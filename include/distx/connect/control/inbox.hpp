@@ -9,11 +9,10 @@
 
 namespace distx::detail::control {
 
-/// Waits until `ready()`; returns false at the deadline.
+/// Waits until `ready()`; returns false at the end of the wait; the largest time point stands for none.
 template <class Ready>
-bool wait_for(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, const Deadline& deadline,
-              Ready&& ready) {
-  if (!deadline.unlimited()) return changed.wait_until(lock, deadline.end(), ready);
+bool wait_for(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, time_point end, Ready&& ready) {
+  if (end != time_point::max()) return changed.wait_until(lock, end, ready);
   changed.wait(lock, ready);
   return true;
 }
@@ -100,18 +99,17 @@ class Inbox final : public RankChannel {
 
   /// Waits until all ranks have joined, and returns their processes; null at the end of the wait.
   /// @throws the error that the root has sent
-  [[nodiscard]] std::optional<std::vector<Process>> await_welcome(const Deadline& deadline,
-                                                                  const ErrorContext& context) {
-    return await(processes_, deadline, context);
+  [[nodiscard]] std::optional<std::vector<Process>> await_welcome(time_point end, const ErrorContext& context) {
+    return await(processes_, end, context);
   }
   /// Waits for the reply to a call; null at the end of the wait.
-  [[nodiscard]] std::optional<Frame> await_reply(const Deadline& deadline, const ErrorContext& context) {
-    return await(reply_, deadline, context);
+  [[nodiscard]] std::optional<Frame> await_reply(time_point end, const ErrorContext& context) {
+    return await(reply_, end, context);
   }
   /// Waits for the next group; null at the end of the wait.
   /// @throws the error that the root has sent
-  [[nodiscard]] std::optional<NextGroup> await_next(const Deadline& deadline, const ErrorContext& context) {
-    auto next = await(next_, deadline, context);
+  [[nodiscard]] std::optional<NextGroup> await_next(time_point end, const ErrorContext& context) {
+    auto next = await(next_, end, context);
     const std::lock_guard lock(mutex_);
     if (error_) error_->raise(context);  // the root may have notified this rank before that it cannot continue
     return next;
@@ -137,9 +135,9 @@ class Inbox final : public RankChannel {
  private:
   /// Waits for a value, and takes it; null at the end of the wait.
   template <class T>
-  std::optional<T> await(std::optional<T>& value, const Deadline& deadline, const ErrorContext& context) {
+  std::optional<T> await(std::optional<T>& value, time_point end, const ErrorContext& context) {
     std::unique_lock lock(mutex_);
-    if (!wait_for(changed_, lock, deadline, [&] { return value || error_; })) return std::nullopt;
+    if (!wait_for(changed_, lock, end, [&] { return value || error_; })) return std::nullopt;
     if (!value) error_->raise(context);
     return std::exchange(value, std::nullopt);
   }

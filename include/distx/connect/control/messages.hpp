@@ -73,6 +73,8 @@ struct NextGroup {
   std::vector<Process> processes;
 };
 
+using time_point = Deadline::clock::time_point;
+
 inline constexpr std::uint64_t no_limit = ~std::uint64_t{0};
 
 [[nodiscard]] inline std::uint64_t milliseconds_of(const Timeout& timeout) {
@@ -85,6 +87,9 @@ inline constexpr std::uint64_t no_limit = ~std::uint64_t{0};
   if (milliseconds >= most) return no_timeout;
   return std::chrono::milliseconds(static_cast<std::int64_t>(milliseconds));
 }
+
+/// The call that admits the processes that wait to join.
+inline constexpr std::string_view grow_call = "grow";
 
 /// The parts of a call that a rank receives.
 enum class CallResult : std::uint8_t { nothing, of_root, of_all };
@@ -135,11 +140,6 @@ struct CallPart {
     for (const auto* part : parts) frame.body += part->bytes;
   return frame;
 }
-/// Returns the bytes of a reply. @throws the error that it is
-[[nodiscard]] inline std::string result_of(Frame reply, const ErrorContext& context) {
-  if (reply.kind == FrameKind::fail) SentError::from(reply).raise(context);
-  return std::move(reply.body);
-}
 
 /// The largest number of ranks.
 inline constexpr int most_ranks = 65536;
@@ -172,9 +172,6 @@ inline void check_rank(int rank, int size, std::string_view backend) {
 }
 [[nodiscard]] inline std::string shrinks(const std::string& rank) {
   return rank + " has entered shrink and will not enter this call";
-}
-[[nodiscard]] inline std::string not_entered(const Timeout& limit, const std::string& ranks) {
-  return "timed out after " + limit.to_string() + ": " + ranks + " did not enter this call";
 }
 /// @}
 

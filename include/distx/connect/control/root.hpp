@@ -12,8 +12,6 @@
 
 namespace distx::detail::control {
 
-using time_point = Deadline::clock::time_point;
-
 /// A rank, as the root knows it.
 struct RankRecord {
   enum class Presence : std::uint8_t { absent, here, over };
@@ -49,8 +47,11 @@ class ControlRoot {
       : backend_(backend), rank_0_serves_(rank_0_serves), ranks_(static_cast<std::size_t>(size)) {}
   ~ControlRoot() = default;
 
-  /// Adds records of the processes that wait to join, after those of the ranks.
-  virtual void admit() {}
+  /// Makes the group of a call of `grow` that all ranks have entered, if processes wait to join; returns the reply,
+  /// null while it is not known.
+  [[nodiscard]] virtual std::optional<Frame> grow(Frame result) { return result; }
+  /// Returns whether the ranks that have entered `shrink` may continue now.
+  [[nodiscard]] virtual bool may_shrink() { return true; }
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks_.size()); }
   [[nodiscard]] RankRecord& record(int rank) noexcept { return ranks_[static_cast<std::size_t>(rank)]; }
@@ -149,6 +150,62 @@ class ControlRoot {
     settle_call();
     settle_shrink(Deadline::clock::now());
   }
+  /// Completes the current call if all ranks have entered it, and fails it if one will not enter it any more.
+  void settle_call() {
+    auto frame = reply();
+    if (frame && frame->kind == FrameKind::result) {
+      if (ranks_[0].part->call == grow_call) frame = grow(std::move(*frame));
+      is_notified_ = false;  // all ranks have joined since
+    }
+    if (!frame) return;
+    for (int rank = size() - 1; rank >= 0; --rank) {
+      auto& waiting = record(rank);
+      if (!waiting.part) continue;
+      if (!waiting.expired) send(rank, *frame);
+      waiting.part.reset();
+    }
+  }
+  /// Says to all ranks who they are.
+  void announce_group() {
+    for (int rank = size() - 1; rank >= 0; --rank) {
+      auto* const channel = record(rank).channel;
+      if (channel == nullptr) continue;
+      channel->rank = rank;
+      FrameWriter out(FrameKind::regrouped);
+      out.number(1).number(static_cast<std::uint64_t>(rank));
+      write_members(out);
+      channel->deliver(out.finish());
+    }
+  }
+  /// Continues with these ranks.
+  void replace(std::vector<RankRecord> next) {
+    ranks_ = std::move(next);
+    first_end_.reset();
+    has_failure_ = timed_out_ = is_notified_ = false;
+    announce_group();
+  }
+  /// Continues with the ranks that have entered `shrink`, once the others have ended or the deadline is over.
+  void settle_shrink(time_point now) {
+    auto next = survivors(now);
+    if (next.empty() || !may_shrink()) return;
+    std::uint64_t limit = no_limit;
+    for (const auto& rank : ranks_) limit = std::min(limit, rank.shrink_limit.value_or(no_limit));
+    const bool is_served = !rank_0_serves_ || (ranks_[0].is_here() && ranks_[0].shrink_limit);
+    const auto reason = is_served ? left_behind(timeout_of(limit), {}).message()
+                                  : without_root("it has ended, or did not enter the call");
+    const Frame give_up = FrameWriter(FrameKind::regrouped).number(0).text(reason).finish();
+    if (!is_served) {
+      for (auto& rank : ranks_) rank.shrink_limit.reset();
+      return send_all(give_up);
+    }
+    for (const auto& rank : ranks_) {
+      if (rank.channel == nullptr || (rank.is_here() && rank.shrink_limit)) continue;
+      if (rank.is_here()) rank.channel->deliver(give_up);
+      rank.channel->rank = -1;
+      rank.channel->dismiss();
+    }
+    replace(std::move(next));
+  }
   /// Ends the waits whose deadlines are over.
   void expire(time_point now) {
     settle_shrink(now);
@@ -178,8 +235,24 @@ class ControlRoot {
     std::vector<int> missing;
     for (int other = 0; other < size(); ++other)
       if (!ranks_[static_cast<std::size_t>(other)].part) missing.push_back(other);
-    return not_entered(limit, name_ranks(missing, size()));
+    const auto text = "timed out after " + limit.to_string() + ": ";
+    if (missing.empty()) return text + name(0) + " has not admitted any process";
+    return text + name_ranks(missing, size()) + " did not enter this call";
   }
+  /// @name For ranks that look at the clock themselves
+  /// @{
+  /// Returns null if the rank has its reply by now.
+  [[nodiscard]] std::optional<std::string> overdue(int rank, const Timeout& limit) {
+    if (rank < 0 || !record(rank).part) return std::nullopt;
+    return overdue(limit);
+  }
+  /// Ends the waits of a rank.
+  void expire_waits(int rank) {
+    const auto now = Deadline::clock::now();
+    if (rank >= 0) record(rank).part_end = record(rank).shrink_end = now;
+    expire(now);
+  }
+  /// @}
   [[nodiscard]] time_point warning_due() noexcept { return warning_ ? warning_->due() : time_point::max(); }
   /// Says early, for all ranks, that rank `rank` waits in the operation `what`.
   template <class Overdue>
@@ -217,37 +290,6 @@ class ControlRoot {
     if (in_shrink.empty()) return std::nullopt;
     return SentError{'r', -1, shrinks(in_shrink)}.frame(FrameKind::fail);
   }
-  /// Completes the current call if all ranks have entered it, and fails it if one will not enter it any more.
-  void settle_call() {
-    auto frame = reply();
-    if (!frame) return;
-    if (frame->kind == FrameKind::result) {
-      if (ranks_[0].part->call == grow_call) frame = grow();
-      is_notified_ = false;  // all ranks have joined since
-    }
-    for (int rank = size() - 1; rank >= 0; --rank) {
-      auto& waiting = record(rank);
-      if (!waiting.part) continue;
-      if (!waiting.expired) send(rank, *frame);
-      waiting.part.reset();
-    }
-  }
-  Frame grow() {
-    const int before = size();
-    admit();
-    if (size() > before) announce_group();
-    return {FrameKind::result, size() > before ? "1" : ""};
-  }
-  void announce_group() {
-    for (int rank = size() - 1; rank >= 0; --rank) {
-      auto& channel = *record(rank).channel;
-      channel.rank = rank;
-      FrameWriter out(FrameKind::regrouped);
-      out.number(1).number(static_cast<std::uint64_t>(rank));
-      write_members(out);
-      channel.deliver(out.finish());
-    }
-  }
   /// Returns the ranks that have entered `shrink`, as those of a new group in their order, once every other one has
   /// ended or the first one's deadline is over; none before.
   [[nodiscard]] std::vector<RankRecord> survivors(time_point now) const {
@@ -263,45 +305,18 @@ class ControlRoot {
     if (!complete && !over) found.clear();
     return found;
   }
-  /// Continues with the ranks that have entered `shrink`, once the others have ended or the deadline is over.
-  void settle_shrink(time_point now) {
-    auto next = survivors(now);
-    if (next.empty()) return;
-    std::uint64_t limit = no_limit;
-    for (const auto& rank : ranks_) limit = std::min(limit, rank.shrink_limit.value_or(no_limit));
-    const bool is_served = !rank_0_serves_ || (ranks_[0].is_here() && ranks_[0].shrink_limit);
-    const auto reason = is_served ? left_behind(timeout_of(limit), {}).message()
-                                  : without_root("it has ended, or did not enter the call");
-    const Frame give_up = FrameWriter(FrameKind::regrouped).number(0).text(reason).finish();
-    if (!is_served) {
-      for (auto& rank : ranks_) rank.shrink_limit.reset();
-      return send_all(give_up);
-    }
-    for (const auto& rank : ranks_) {
-      if (rank.channel == nullptr || (rank.is_here() && rank.shrink_limit)) continue;
-      if (rank.is_here()) rank.channel->deliver(give_up);
-      rank.channel->rank = -1;
-      rank.channel->dismiss();
-    }
-    ranks_ = std::move(next);
-    first_end_.reset();
-    has_failure_ = timed_out_ = is_notified_ = false;
-    announce_group();
-  }
 
   std::string_view backend_;
   bool rank_0_serves_;
   std::map<std::uint64_t, std::string> published_;
-  std::optional<SentError> first_end_;  ///< the first rank that failed; if none, the first that left
   bool has_failure_ = false;
   bool timed_out_ = false;
   bool is_notified_ = false;  ///< of a failure, since the last call of all ranks
 
  protected:
   static constexpr const char* out_of_order = "this rank has made a call out of order";
-  /// The call that admits the processes that wait.
-  static constexpr std::string_view grow_call = "grow";
   std::vector<RankRecord> ranks_;
+  std::optional<SentError> first_end_;  ///< the first rank that failed; if none, the first that left
   std::optional<SentError> refused_;
   bool joined_ = false;
   std::optional<EarlyWarning> warning_{};  ///< of the wait that all ranks are in; set by a transport with a clock

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/connect/control/rooted_group.hpp"
+#include "distx/connect/control/group.hpp"
 
 namespace distx::detail::control {
 
@@ -25,18 +25,13 @@ class ThreadRoot final : ControlRoot {
     const std::lock_guard lock(mutex_);
     if (from.rank >= 0 && !take(from.rank, frame)) from.lose(out_of_order);
   }
-  /// Returns null if the rank has its reply by now.
   [[nodiscard]] std::optional<std::string> overdue(const Inbox& inbox, const Timeout& limit) {
     const std::lock_guard lock(mutex_);
-    if (inbox.rank < 0 || !record(inbox.rank).part) return std::nullopt;
-    return ControlRoot::overdue(limit);
+    return ControlRoot::overdue(inbox.rank, limit);
   }
-  /// Ends the waits of a rank.
   void expire(const Inbox& inbox) {
     const std::lock_guard lock(mutex_);
-    const auto now = Deadline::clock::now();
-    if (inbox.rank >= 0) record(inbox.rank).part_end = record(inbox.rank).shrink_end = now;
-    ControlRoot::expire(now);
+    expire_waits(inbox.rank);
   }
   /// @param reason  the message of the exception with which the rank's function has ended; null if it has returned
   void end(const Inbox& inbox, const std::string* reason) {
@@ -54,19 +49,18 @@ class ThreadRoot final : ControlRoot {
 };
 
 /// The connection of a thread, which ends with its function, whatever becomes of its connectors.
-class ThreadLink final : public ControlLink {
+class ThreadTransport final : public ControlTransport {
  public:
-  ThreadLink(std::shared_ptr<ThreadRoot> root, int rank) : root_(std::move(root)) { root_->open(inbox, rank); }
-  ThreadLink(const ThreadLink&) = delete;
-  ThreadLink& operator=(const ThreadLink&) = delete;
-  ~ThreadLink() override { root_->close(inbox); }
+  ThreadTransport(std::shared_ptr<ThreadRoot> root, int rank) : root_(std::move(root)) { root_->open(inbox, rank); }
+  ThreadTransport(const ThreadTransport&) = delete;
+  ThreadTransport& operator=(const ThreadTransport&) = delete;
+  ~ThreadTransport() override { root_->close(inbox); }
 
   void submit(const Frame& frame) override { root_->submit(inbox, frame); }
-  [[nodiscard]] Deadline end_of(const Timeout& limit) const override { return Deadline(limit); }
   [[nodiscard]] std::optional<std::string> overdue(const Timeout& limit) override {
     return root_->overdue(inbox, limit);
   }
-  bool expire() override { return root_->expire(inbox), true; }
+  void expire() override { root_->expire(inbox); }
   void leave(bool, bool, const Timeout&) override {}
   /// See ThreadRoot.
   void end(const std::string* reason) { root_->end(inbox, reason); }

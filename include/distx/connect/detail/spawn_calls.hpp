@@ -53,8 +53,9 @@ class FirstException {
 DISTX_INLINE void run_threads(Threads threads, void (*body)(void* state, ThreadConnector connector), void* state) {
   const MadeHere made;
   const auto root = std::make_shared<control::ThreadRoot>(threads.count);
-  std::vector<std::shared_ptr<control::ThreadLink>> links;  // of all, before the first one uses it
-  for (int rank = 0; rank < threads.count; ++rank) links.push_back(std::make_shared<control::ThreadLink>(root, rank));
+  std::vector<std::shared_ptr<control::ThreadTransport>> links;  // of all, before the first one uses it
+  for (int rank = 0; rank < threads.count; ++rank)
+    links.push_back(std::make_shared<control::ThreadTransport>(root, rank));
   FirstException first;
   // A forked process does not end the ranks of this one, and another thread may have held the root's mutex at the fork.
   const auto end = [&](int rank, const std::string* reason) {
@@ -63,7 +64,7 @@ DISTX_INLINE void run_threads(Threads threads, void (*body)(void* state, ThreadC
   const auto run = [&](int rank) noexcept {
     std::string reason;
     try {
-      body(state, ThreadConnector(make_here<control::RootedGroup>(
+      body(state, ThreadConnector(make_here<control::ControlGroup>(
                       "threads", threads.deadline, control::NextGroup{rank, std::vector<posix::Process>(links.size())},
                       links[static_cast<std::size_t>(rank)])));
       return end(rank, nullptr);

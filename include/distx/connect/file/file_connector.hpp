@@ -3,7 +3,8 @@
 #include <memory>
 
 #include "distx/connect/control/connector.hpp"
-#include "distx/connect/file/detail/file_group.hpp"
+#include "distx/connect/file/detail/file_transport.hpp"
+#include "distx/connect/file/detail/rendezvous.hpp"
 #include "distx/connect/self.hpp"
 
 namespace distx {
@@ -36,8 +37,8 @@ class FileConnector : public detail::ControlConnector {
   ///         another job uses the folder, or the folder cannot be used or is open to other users
   /// @throws TimeoutError naming the missing ranks; RankFailure if a rank's process exits
   FileConnector(const std::filesystem::path& folder, int rank, int size, const FileConnectorOptions& options = {})
-      : ControlConnector(
-            detail::make_here<detail::file::FileGroup>(folder, checked(rank, size), size, options.deadline)) {}
+      : FileConnector({checked(rank, size), detail::file::Rendezvous(folder, rank, size, options.deadline).meet()},
+                      options) {}
   /// Joins the job that runs in `folder`, once its ranks call `grow`. Blocks until then.
   ///
   /// The new ranks follow those of the job, in any order.
@@ -45,9 +46,7 @@ class FileConnector : public detail::ControlConnector {
   /// @throws RankFailure if rank 0 exits while it admits this process
   [[nodiscard]] static FileConnector join(const std::filesystem::path& folder,
                                           const FileConnectorOptions& options = {}) {
-    auto joined = detail::file::JoinRequest(folder, options.deadline).join();
-    return FileConnector(
-        detail::make_here<detail::file::FileGroup>(options.deadline, joined.rank, std::move(joined.job)));
+    return {detail::file::JoinRequest(folder, options.deadline).join(), options};
   }
   FileConnector(FileConnector&&) noexcept = default;
   FileConnector& operator=(FileConnector&&) noexcept = default;
@@ -61,6 +60,8 @@ class FileConnector : public detail::ControlConnector {
  private:
   explicit FileConnector(std::shared_ptr<detail::control::ControlGroup> group) noexcept
       : ControlConnector(std::move(group)) {}
+  FileConnector(detail::file::JoinedRank joined, const FileConnectorOptions& options)
+      : FileConnector(detail::file::group_of(std::move(joined), options.deadline)) {}
 
   static int checked(int rank, int size) {
     detail::control::check_rank(rank, size, "file");

@@ -45,8 +45,6 @@ class Folder {
   [[nodiscard]] std::optional<Folder> inside(const std::string& name) const {
     return open_at(descriptor(), name, path_ / name, O_NOFOLLOW);
   }
-  /// Opens this folder once more; nullopt if it was removed.
-  [[nodiscard]] std::optional<Folder> opened_again() const { return open_at(descriptor(), ".", path_, 0); }
   /// Makes a folder inside this one, unless there is one of that name, and opens it.
   [[nodiscard]] Folder make_inside(const std::string& name) const {
     if (::mkdirat(descriptor(), name.c_str(), 0700) != 0 && errno != EEXIST) fail("make", path_ / name, errno);

@@ -41,52 +41,6 @@ using Candidates = std::vector<std::pair<std::string, Process>>;
   return found;
 }
 
-/// The file by which a rank says that it does not use its generation's folder any more.
-[[nodiscard]] inline std::string left_file(int rank) { return "left-" + std::to_string(rank); }
-/// Returns whether every rank has left or its process has ended.
-[[nodiscard]] inline bool are_left(const Folder& folder, const std::vector<Process>& ranks, const Process& self) {
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
-    if (!folder.has(left_file(static_cast<int>(rank))) && !has_ended(ranks[rank], self)) return false;
-  return true;
-}
-
-/// The result of a rendezvous: the job's folder, and the process of each rank.
-struct Membership {
-  Folder outer;      ///< the user's
-  std::string name;  ///< the job's folder inside it
-  Folder inner;      ///< the same, opened
-  std::vector<Process> ranks;
-  bool made_outer = false;  ///< rank 0 made `outer`
-  /// The folder of each earlier generation of which this process was a rank, and its processes.
-  std::vector<std::pair<std::string, std::vector<Process>>> earlier{};
-
-  /// Removes the job's files, and `outer` if rank 0 made it and nothing else is in it.
-  ///
-  /// Also those of earlier generations, if no process uses them: one may have been killed before it left them.
-  void remove() const noexcept try {
-    outer.remove_folder(name);
-    const Process self = this_process();
-    for (const auto& [each, processes] : earlier)
-      if (const auto folder = outer.inside(each); folder && are_left(*folder, processes, self))
-        outer.remove_folder(each);
-    if (const auto run = outer.read("run"); run && first_name() == "run-" + run->substr(0, run->find(' ')))
-      outer.remove("run");  // rank 0 was killed before it did so
-    (void)candidates_in(outer, this_process());
-    if (made_outer) ::rmdir(outer.path().c_str());
-  } catch (...) {  // an earlier error is on its way, or the job has ended
-  }
-
-  /// Returns the name of the folder in which these ranks and others, or some of them, continue: run-WORD, run-WORD.1, …
-  [[nodiscard]] std::string next_name() const {
-    const auto first = first_name();
-    const int generation = first == name ? 0 : std::stoi(name.substr(first.size() + 1));
-    return first + '.' + std::to_string(generation + 1);
-  }
-
- private:
-  [[nodiscard]] std::string first_name() const { return name.substr(0, name.find('.')); }
-};
-
 /// The ranks of a generation of a job, in their order.
 struct Generation {
   struct NextMember {
@@ -120,8 +74,48 @@ struct Generation {
   }
 };
 
-/// A file in the folder of a generation, which lists its members: for those that join, and for later jobs.
+/// A file of a generation, which lists its members: for those that join, and for later jobs.
 inline constexpr const char* members_file = "members";
+/// The file by which a rank says that it does not use its generation's files any more.
+[[nodiscard]] inline std::string left_file(int rank) { return "left-" + std::to_string(rank); }
+
+/// A process's membership in a job: its folder, and the process of each rank.
+struct Membership {
+  Folder outer;      ///< the user's
+  std::string name;  ///< the job's folder inside it
+  Folder inner;      ///< the same, opened
+  std::vector<Process> ranks;
+  bool made_outer = false;  ///< rank 0 made `outer`
+  int generation = 0;       ///< how often the ranks have shrunk or grown
+
+  /// Returns the name that a file of the present generation has.
+  [[nodiscard]] std::string file(const std::string& base) const { return file(base, generation); }
+  /// Returns whether every rank of every generation has left it or its process has ended.
+  [[nodiscard]] bool is_left() const {
+    const Process self = this_process();
+    for (int each = 0;; ++each) {
+      const auto text = inner.read(file(members_file, each));
+      if (!text) return true;
+      const auto processes = Generation::from(text).processes();
+      for (std::size_t rank = 0; rank < processes.size(); ++rank)
+        if (!inner.has(file(left_file(static_cast<int>(rank)), each)) && !has_ended(processes[rank], self))
+          return false;
+    }
+  }
+  /// Removes the job's files, and `outer` if rank 0 made it and nothing else is in it.
+  void remove() const noexcept try {
+    outer.remove_folder(name);
+    if (const auto run = outer.read("run"); run && name == "run-" + run->substr(0, run->find(' ')))
+      outer.remove("run");  // rank 0 was killed before it did so
+    (void)candidates_in(outer, this_process());
+    if (made_outer) ::rmdir(outer.path().c_str());
+  } catch (...) {  // an earlier error is on its way, or the job has ended
+  }
+
+  [[nodiscard]] static std::string file(const std::string& base, int generation) {
+    return generation == 0 ? base : base + '.' + std::to_string(generation);
+  }
+};
 
 /// A rank of a running job that this process has joined.
 struct JoinedRank {
@@ -185,14 +179,17 @@ class JoinRequest {
   /// Waits until rank 0 has listed the ranks.
   JoinedRank enter() {
     std::string name;
+    int number = 0;
     Process root;
-    std::istringstream(outer_->read(answer_file(word_)).value_or("")) >> name >> root;
+    std::istringstream(outer_->read(answer_file(word_)).value_or("")) >> name >> number >> root;
     std::optional<Folder> inner;
+    Generation generation;
     const auto end = poll_until(
         Deadline(timeout_),
         [&] {
-          if (!inner) inner = outer_->inside(name);
-          return inner && inner->has(members_file);
+          if (!inner && !(inner = outer_->inside(name))) return false;
+          generation = Generation::from(inner->read(Membership::file(members_file, number)));
+          return !generation.members.empty();
         },
         [&] { return has_ended(root, self_); });
     if (end != WaitEnd::ready)
@@ -200,11 +197,10 @@ class JoinRequest {
                             (end == WaitEnd::stopped ? "exited" : "did not answer within " + timeout_.to_string()) +
                             " while it admitted this process; start this process again",
                         0, nullptr, where());
-    const auto generation = Generation::from(inner->read(members_file));
     const int rank = generation.rank_of(word_);
     if (rank < 0) throw ConnectError("rank 0 does not list this process: start it again", where());
     clean_up();
-    return {rank, {std::move(*outer_), name, std::move(*inner), generation.processes(), generation.made_outer}};
+    return {rank, {std::move(*outer_), name, std::move(*inner), generation.processes(), generation.made_outer, number}};
   }
   void clean_up() const noexcept {
     if (!outer_) return;

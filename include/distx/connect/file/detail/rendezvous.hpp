@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <map>
-
 #include "distx/connect/file/detail/generation.hpp"
 #include "distx/core/detail/early_warning.hpp"
 
@@ -110,29 +108,26 @@ class Rendezvous {
   /// Removes the folders of jobs whose processes have all ended, as by SIGKILL, without the last one to do it. If such
   /// a job made the outer folder, this one has the duty to remove that, too.
   void remove_abandoned(const Folder& outer) {
-    std::map<std::string, std::vector<std::string>> jobs;  // the folders of each
-    for (const auto& name : outer.names())
-      if (name.starts_with("run-")) jobs[name.substr(0, name.find('.'))].push_back(name);
-    for (const auto& [job, folders] : jobs) {
+    for (const auto& job : outer.names()) {
+      const auto inner = job.starts_with("run-") ? outer.inside(job) : std::nullopt;
+      if (!inner) continue;
       bool over = true, made = false, began = false;  // a folder without processes may be another job that begins now
-      for (const auto& folder : folders)
-        if (const auto inner = outer.inside(folder))
-          for (const auto& name : inner->names()) {
-            std::vector<Process> processes;
-            if (name.starts_with("hello-")) {
-              const auto hello = Hello::from(inner->read(name));
-              processes.push_back(hello ? hello->process : Process());
-              made = made || (hello && hello->made_outer);
-            } else if (name == members_file) {
-              const auto generation = Generation::from(inner->read(name));
-              made = made || generation.made_outer;
-              processes = generation.processes();
-            }
-            for (const auto& process : processes) over = over && has_ended(process, mine_.process);
-            began = began || !processes.empty();
-          }
+      for (const auto& name : inner->names()) {
+        std::vector<Process> processes;
+        if (name.starts_with("hello-")) {
+          const auto hello = Hello::from(inner->read(name));
+          processes.push_back(hello ? hello->process : Process());
+          made = made || (hello && hello->made_outer);
+        } else if (name.starts_with(members_file)) {
+          const auto generation = Generation::from(inner->read(name));
+          made = made || generation.made_outer;
+          processes = generation.processes();
+        }
+        for (const auto& process : processes) over = over && has_ended(process, mine_.process);
+        began = began || !processes.empty();
+      }
       if (!over || !began) continue;
-      for (const auto& folder : folders) outer.remove_folder(folder);
+      outer.remove_folder(job);
       mine_.made_outer = mine_.made_outer || made;
     }
   }

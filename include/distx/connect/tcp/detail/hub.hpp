@@ -52,8 +52,8 @@ class Hub final : control::ControlRoot {
     {
       std::unique_lock lock(mutex_);
       const auto over = [&] { return all_served(); };
-      if (control::wait_for(changed_, lock, Deadline(limit), [&] { return over() || is_in_error(); }))
-        control::wait_for(changed_, lock, Deadline(after_error), over);
+      if (control::wait_for(changed_, lock, Deadline(limit).end(), [&] { return over() || is_in_error(); }))
+        control::wait_for(changed_, lock, Deadline(after_error).end(), over);
     }
     stop();
   }
@@ -264,7 +264,8 @@ class Hub final : control::ControlRoot {
       welcome();
     return true;
   }
-  void admit() override {
+  std::optional<control::Frame> grow(control::Frame result) override {
+    const int before = size();
     for (auto& connection : connections_) {
       if (connection.stage != Stage::waiting) continue;
       serve(connection);  // its process may have ended since the thread's last turn
@@ -273,6 +274,9 @@ class Hub final : control::ControlRoot {
       connection.rank = size();
       ranks_.push_back({.presence = Presence::here, .channel = &connection, .process = std::move(connection.process)});
     }
+    if (size() == before) return result;
+    announce_group();
+    return control::Frame{result.kind, "1"};
   }
 
   Listener listener_;

@@ -2,7 +2,7 @@
 #pragma once
 #include <memory>
 
-#include "distx/connect/tcp/detail/tcp_link.hpp"
+#include "distx/connect/tcp/detail/transport.hpp"
 
 namespace distx::detail::tcp {
 

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/connect/control/group.hpp"
+#include "distx/connect/file/detail/generation.hpp"
+
+namespace distx::detail::file {
+
+using control::Frame;
+using control::FrameKind;
+
+/// The transport of a rank in a folder, in which each rank is a root of its own: it writes the frames that it submits
+/// to files and reads those of the others, so the loss of any rank ends nothing.
+///
+/// All roots come to the same results, because they complete calls by the same parts. Where the time decides, which
+/// failure is the first and who continues, the first writer of a file decides for all.
+///
+/// A rank that enters call n has read all of call n - 1, so each removes its own file of call n - 1 once all have
+/// entered n.
+class FileTransport final : public control::ControlTransport, control::ControlRoot {
+ public:
+  FileTransport(int rank, Membership job) : ControlRoot("file", 0, false), job_(std::move(job)) {
+    joined_ = true;
+    inbox.rank = rank;
+    ranks_ = records_of(job_.ranks);
+  }
+
+  void submit(const Frame& frame) override {
+    const std::lock_guard lock(mutex_);
+    if (frame.kind == FrameKind::call) {
+      earlier_ = std::exchange(own_, job_.file(call_file(++calls_, inbox.rank)));
+      awaited_ = 0;
+      if (size() > 1) folder().put(own_, frame.body);
+    }
+    if (frame.kind == FrameKind::shrink) {
+      folder().put(job_.file(shrink_file(inbox.rank)), frame.body);
+      self().part.reset();
+    }
+    if (frame.kind == FrameKind::notify) {
+      control::FrameReader in(frame.body);
+      const auto identity = in.number();
+      (void)folder().put_first(job_.file(reason_file(identity)), in.text());
+      return read_reason(identity);
+    }
+    if (!take(inbox.rank, frame)) inbox.lose(out_of_order);
+  }
+  void leave(bool unwinding, bool, const Timeout&) override {
+    const std::lock_guard lock(mutex_);
+    const int rank = inbox.rank;
+    if (unwinding) report({'r', rank, control::unwound(name(rank))});
+    folder().put(job_.file(left_file(rank)), {});
+    if (job_.is_left()) job_.remove();
+  }
+  [[nodiscard]] bool has_candidates() override {
+    const std::lock_guard lock(mutex_);
+    candidates_ = candidates_in(job_.outer, self().process);
+    return !candidates_.empty();
+  }
+  bool receive(bool is_long) override {
+    const std::lock_guard lock(mutex_);
+    if (self().part) receive_call(is_long);
+    if (self().shrink_limit && !enter_next() && is_long) look_at_all();
+    return true;
+  }
+  void look_for(std::uint64_t identity) override try {
+    const std::lock_guard lock(mutex_);
+    read_reason(identity);
+    // For callers that poll without a pause: to look at every process costs more than to look for one file.
+    if (!next_look_.expired()) return;
+    next_look_ = Deadline(std::chrono::milliseconds(5));
+    look_at_all();
+  } catch (const ConnectError& error) {
+    inbox.lose(error.message());  // without the folder no rank can reach the others
+  }
+  [[nodiscard]] std::optional<std::string> overdue(const Timeout& limit) override {
+    const std::lock_guard lock(mutex_);
+    look_at_all();
+    return ControlRoot::overdue(inbox.rank, limit);
+  }
+  void expire() override {
+    const std::lock_guard lock(mutex_);
+    look_at_all();
+    expire_waits(inbox.rank);
+  }
+
+ private:
+  static std::string call_file(std::uint64_t call, int rank) {
+    return "call-" + std::to_string(call) + "-" + std::to_string(rank);
+  }
+  static std::string reason_file(std::uint64_t identity) { return "reason-" + std::to_string(identity); }
+  static constexpr const char* next_file = "next";  // the decision on the next generation; the first one stays
+  static constexpr const char* failure_file = "failure";
+  static std::string shrink_file(int rank) { return "survives-" + std::to_string(rank); }
+  [[nodiscard]] const Folder& folder() const noexcept { return job_.inner; }
+  [[nodiscard]] std::optional<std::string> read(const std::string& name) const {
+    return folder().read(job_.file(name));
+  }
+  [[nodiscard]] control::RankRecord& self() noexcept { return record(inbox.rank); }
+
+  [[nodiscard]] std::vector<control::RankRecord> records_of(const std::vector<Process>& processes) {
+    std::vector<control::RankRecord> records;
+    for (const auto& process : processes)
+      records.push_back({.presence = control::RankRecord::Presence::here, .process = process});
+    records[static_cast<std::size_t>(inbox.rank)].channel = &inbox;
+    return records;
+  }
+
+  void receive_call(bool is_long) {
+    // The others are read one after the other, so that a wait looks for one file.
+    for (; self().part && awaited_ < size(); ++awaited_)
+      if (!has_part(awaited_)) break;
+    if (awaited_ == size() && self().part) settle_call();  // rank 0 may have decided on the next generation
+    if (!self().part) {
+      if (!earlier_.empty()) folder().remove(std::exchange(earlier_, {}));
+      return;
+    }
+    if (!is_long) return;
+    look_at(awaited_ % size());
+    // Of many ranks a few in turn, so that all ranks together do not examine more than a few ranks would.
+    constexpr int most_together = 64;
+    for (int left = std::clamp(most_together / size(), 1, size()); left > 0; --left)
+      look_at(static_cast<int>((static_cast<unsigned>(inbox.rank) + ++examined_) % static_cast<unsigned>(size())));
+  }
+  /// Reads another rank's part of the current call; returns whether there is one.
+  bool has_part(int other) {
+    if (record(other).part) return true;
+    auto text = self().part && record(other).is_here() ? read(call_file(calls_, other)) : std::nullopt;
+    if (text && !take(other, {FrameKind::call, std::move(*text)}))
+      throw ConnectError("the file of rank " + std::to_string(other) +
+                             " is truncated: the folder must be on a file system that shows files whole once they are "
+                             "renamed",
+                         {.operation = "connect", .backend = "file"});
+    return text.has_value();
+  }
+  void read_reason(std::uint64_t identity) {
+    if (const auto reason = read(reason_file(identity)))
+      (void)take(inbox.rank, control::FrameWriter(FrameKind::notify).number(identity).text(*reason).finish());
+  }
+
+  void look_at_all() {
+    for (int other = 0, generation = job_.generation; other < size() && generation == job_.generation; ++other)
+      look_at(other);
+  }
+  /// Looks whether another rank has ended or is in `shrink`.
+  void look_at(int other) {
+    if (other == inbox.rank || !record(other).is_here()) return;
+    const bool left = folder().has(job_.file(left_file(other)));
+    const bool exited =
+        !left && has_ended(record(other).process, self().process) && !folder().has(job_.file(left_file(other)));
+    SentError failure{'f', other, name_and_process(other) + " exited unexpectedly"};
+    if (exited) report(failure);  // also for the ranks of other hosts, which do not see it
+    const int generation = job_.generation;
+    (void)has_part(other);  // it may have entered the call before it ended
+    if (generation == job_.generation) read_failure();
+    if (generation != job_.generation || !record(other).is_here()) return;
+    if (left) return end(other, control::RankEnd::left, control::destroyed(name(other)));
+    if (exited) return end(other, control::RankEnd::exited, failure.message);
+    if (record(other).shrink_limit) return;
+    if (auto asks = read(shrink_file(other))) (void)take(other, {FrameKind::shrink, std::move(*asks)});
+  }
+  void read_failure() {
+    const auto text = read(failure_file);
+    if (!text) return;
+    auto failure = SentError::from({FrameKind::fail, *text});
+    if (failure.message.empty() || failure.failed_rank < 0 || failure.failed_rank >= size())
+      failure = {'r', inbox.rank == 0 ? size() - 1 : 0,
+                 "a rank failed, and '" + (folder().path() / job_.file(failure_file)).string() + "' does not say why"};
+    const int generation = job_.generation;
+    if (failure.failed_rank != inbox.rank) (void)has_part(failure.failed_rank);
+    if (generation != job_.generation || failure.failed_rank == inbox.rank) return;
+    end(failure.failed_rank, failure.type == 'f' ? control::RankEnd::exited : control::RankEnd::threw, failure.message);
+  }
+  void report(const SentError& failure) const noexcept try {
+    (void)folder().put_first(job_.file(failure_file), failure.frame(FrameKind::fail).body);
+  } catch (...) {  // the others see the end of the process, or have their deadlines
+  }
+
+  /// Rank 0 decides on the larger group. If it ends before, `shrink` decides; if it ends thereafter, `shrink` returns
+  /// that group.
+  std::optional<Frame> grow(Frame result) override {
+    if (result.body.empty()) return result;
+    if (inbox.rank == 0) decide(true);
+    if (enter_next()) return result;
+    if (!record(0).is_here()) return first_end_->frame(FrameKind::fail);
+    return std::nullopt;
+  }
+  /// The first rank that finds all others in `shrink` or ended, or the deadline over, decides for all.
+  bool may_shrink() override {
+    if (self().shrink_limit) {
+      decide(false);
+      (void)enter_next();
+    }
+    return false;
+  }
+  /// Decides on the next generation, unless another rank has done so before.
+  void decide(bool on_larger) {
+    Generation next{job_.made_outer};
+    for (int rank = 0; rank < size(); ++rank)
+      if (on_larger || (record(rank).is_here() && record(rank).shrink_limit))
+        next.members.push_back({std::to_string(rank), record(rank).process});
+    const auto answer = job_.name + ' ' + std::to_string(job_.generation + 1) + ' ' + self().process.text() + '\n';
+    for (const auto& [word, candidate] : on_larger ? candidates_ : Candidates())
+      if (job_.outer.put_first(answer_file(word), answer)) next.members.push_back({word, candidate});
+    (void)folder().put_first(job_.file(next_file), next.text());
+  }
+  /// Enters the generation on which a rank has decided; returns whether one has.
+  bool enter_next() {
+    const auto text = read(next_file);
+    if (!text) return false;
+    const auto next = Generation::from(text);
+    const int rank = next.rank_of(std::to_string(inbox.rank));
+    if (rank < 0) {
+      const auto reason = left_behind(control::timeout_of(self().shrink_limit.value_or(0)), {}).message();
+      inbox.deliver(control::FrameWriter(FrameKind::regrouped).number(0).text(reason).finish());
+      return true;
+    }
+    const auto left = job_.file(left_file(inbox.rank));
+    auto part = std::move(self().part);  // of `grow`
+    ++job_.generation;
+    folder().put(job_.file(members_file), *text);
+    folder().put(left, {});
+    inbox.rank = rank;
+    calls_ = 0;
+    replace(records_of(next.processes()));
+    self().part = std::move(part);
+    return true;
+  }
+
+  std::mutex mutex_;
+  Membership job_;
+  Candidates candidates_{};  ///< rank 0 only
+  std::uint64_t calls_ = 0;
+  std::string own_;      ///< the file of this rank's last call
+  std::string earlier_;  ///< that of the call before, until all have entered the last one
+  int awaited_ = 0;      ///< the first rank whose part of the call is not known
+  unsigned examined_ = 0;
+  Deadline next_look_{std::chrono::milliseconds(0)};
+};
+
+/// Returns the group of a rank.
+[[nodiscard]] inline std::shared_ptr<control::ControlGroup> group_of(JoinedRank joined, const Timeout& deadline) {
+  control::NextGroup members{joined.rank, joined.job.ranks};
+  return make_here<control::ControlGroup>("file", deadline, members,
+                                          std::make_shared<FileTransport>(joined.rank, std::move(joined.job)));
+}
+
+}  // namespace distx::detail::file
