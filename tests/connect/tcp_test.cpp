@@ -430,8 +430,8 @@ control::Frame any_frame(Noise& noise) {
     case 3:
       return control::FrameWriter(control::FrameKind::notify).number(small()).text("reason").finish();
     case 4: {
-      control::FrameWriter out(control::FrameKind::welcome);
-      out.number(1);
+      control::FrameWriter out(control::FrameKind::regrouped);
+      out.number(0).number(1);
       control::write_process(out, distx::detail::posix::this_process());
       return out.finish();
     }

@@ -59,13 +59,14 @@ class AnyConnector;
 
 namespace detail {
 
+/// This rank's numbers, as a connector says them.
+struct RankNumbers {
+  int rank, size, local_rank, local_size, root_rank;
+};
+
 struct VirtualConnector {
   virtual ~VirtualConnector() = default;
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
-  virtual int local_rank() const = 0;
-  virtual int local_size() const = 0;
-  virtual int root_rank() const = 0;
+  virtual RankNumbers numbers() const = 0;
   virtual void barrier() = 0;
   virtual void broadcast(std::span<std::byte>, int) = 0;
   virtual void all_gather(std::span<const std::byte>, std::span<std::byte>) = 0;
@@ -80,11 +81,11 @@ struct ConnectorModel;
 /// Forwards to a connector of any type.
 class ErasedConnector {
  public:
-  [[nodiscard]] int rank() const { return self_->rank(); }
-  [[nodiscard]] int size() const { return self_->size(); }
-  [[nodiscard]] int local_rank() const { return self_->local_rank(); }
-  [[nodiscard]] int local_size() const { return self_->local_size(); }
-  [[nodiscard]] int root_rank() const { return self_->root_rank(); }
+  [[nodiscard]] int rank() const { return self_->numbers().rank; }
+  [[nodiscard]] int size() const { return self_->numbers().size; }
+  [[nodiscard]] int local_rank() const { return self_->numbers().local_rank; }
+  [[nodiscard]] int local_size() const { return self_->numbers().local_size; }
+  [[nodiscard]] int root_rank() const { return self_->numbers().root_rank; }
   void barrier() { self_->barrier(); }
   void broadcast(std::span<std::byte> bytes, int root) { self_->broadcast(bytes, root); }
   void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) { self_->all_gather(send, receive); }
@@ -143,11 +144,9 @@ namespace detail {
 template <class C>
 struct ConnectorModel final : VirtualConnector {
   explicit ConnectorModel(C c) : connector(std::forward<C>(c)) {}
-  int rank() const override { return connector.rank(); }
-  int size() const override { return connector.size(); }
-  int local_rank() const override { return connector.local_rank(); }
-  int local_size() const override { return connector.local_size(); }
-  int root_rank() const override { return connector.root_rank(); }
+  RankNumbers numbers() const override {
+    return {connector.rank(), connector.size(), connector.local_rank(), connector.local_size(), connector.root_rank()};
+  }
   void barrier() override { connector.barrier(); }
   void broadcast(std::span<std::byte> bytes, int root) override { connector.broadcast(bytes, root); }
   void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) override {

@@ -18,13 +18,12 @@ enum class FrameKind : std::uint8_t {
   leave,      ///< whether it is unwinding: the last frame
   shrink,     ///< limit: asks to continue without the ranks that do not ask
   // From rank 0 to a rank.
-  welcome,    ///< every rank's process: all ranks have joined
-  refuse,     ///< error: the ranks cannot be connected
+  refuse,     ///< error: the ranks cannot be connected, or continue without this one
   result,     ///< bytes: the call is complete
   fail,       ///< error: the call has failed
   published,  ///< identity, reason: a failure that a rank has published
   ended,      ///< rank, how, message: a rank has left or failed
-  regrouped,  ///< 1, rank, every rank's process: the ranks after `shrink` or `grow`; or 0, message: without this one
+  regrouped,  ///< rank, every rank's process: all ranks have joined, or the ranks after `shrink` or `grow`
 };
 
 /// The most bytes of a frame; a longer one ends the connection.

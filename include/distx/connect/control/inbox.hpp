@@ -37,22 +37,9 @@ class Inbox final : public RankChannel {
     const std::lock_guard lock(mutex_);
     FrameReader in(frame.body);
     switch (frame.kind) {
-      case FrameKind::welcome: {
-        auto all = read_processes(in);
-        if (!in.complete()) return false;
-        processes_ = std::move(all);
-        break;
-      }
       case FrameKind::regrouped: {
-        if (in.small(1) == 0) {
-          const std::string message(in.text());
-          if (!in.complete()) return false;
-          failure_ = message;
-          error_ = SentError{'c', -1, message};
-          break;
-        }
         NextGroup next{in.small(1 << 20), read_processes(in)};
-        if (!in.complete()) return false;
+        if (!in.complete() || static_cast<std::size_t>(next.rank) >= next.processes.size()) return false;
         next_ = std::move(next);
         reply_.reset();  // these concern the group before
         root_end_.reset();
@@ -61,6 +48,7 @@ class Inbox final : public RankChannel {
       }
       case FrameKind::refuse:
         if (!error_) error_ = SentError::from(frame);
+        failure_ = error_->message;
         break;
       case FrameKind::result:
       case FrameKind::fail:
@@ -97,11 +85,6 @@ class Inbox final : public RankChannel {
     changed_.notify_all();
   }
 
-  /// Waits until all ranks have joined, and returns their processes; null at the end of the wait.
-  /// @throws the error that the root has sent
-  [[nodiscard]] std::optional<std::vector<Process>> await_welcome(time_point end, const ErrorContext& context) {
-    return await(processes_, end, context);
-  }
   /// Waits for the reply to a call; null at the end of the wait.
   [[nodiscard]] std::optional<Frame> await_reply(time_point end, const ErrorContext& context) {
     return await(reply_, end, context);
@@ -144,7 +127,6 @@ class Inbox final : public RankChannel {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<std::vector<Process>> processes_;
   std::optional<NextGroup> next_;
   std::optional<Frame> reply_;
   std::optional<SentError> error_;     ///< no call can succeed any more

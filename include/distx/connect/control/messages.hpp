@@ -67,7 +67,7 @@ struct SentError {
 /// The ways in which a rank can end.
 enum class RankEnd : std::uint8_t { left, threw, exited };
 
-/// The ranks after a call of `shrink` or `grow`, and this rank among them.
+/// The ranks that have joined or that continue after `shrink` or `grow`, and this rank among them.
 struct NextGroup {
   int rank = 0;
   std::vector<Process> processes;

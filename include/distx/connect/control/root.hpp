@@ -73,9 +73,7 @@ class ControlRoot {
   /// Notes that all ranks have joined.
   void welcome() {
     joined_ = true;
-    FrameWriter out(FrameKind::welcome);
-    write_members(out);
-    send_all(out.finish());
+    announce_group();
   }
   /// Notifies the ranks that they cannot be connected.
   void refuse(SentError error) {
@@ -165,15 +163,15 @@ class ControlRoot {
       waiting.part.reset();
     }
   }
-  /// Says to all ranks who they are.
+  /// Notifies the ranks of their group.
   void announce_group() {
     for (int rank = size() - 1; rank >= 0; --rank) {
       auto* const channel = record(rank).channel;
       if (channel == nullptr) continue;
       channel->rank = rank;
       FrameWriter out(FrameKind::regrouped);
-      out.number(1).number(static_cast<std::uint64_t>(rank));
-      write_members(out);
+      out.number(static_cast<std::uint64_t>(rank)).number(ranks_.size());
+      for (const auto& each : ranks_) write_process(out, each.process);
       channel->deliver(out.finish());
     }
   }
@@ -193,7 +191,7 @@ class ControlRoot {
     const bool is_served = !rank_0_serves_ || (ranks_[0].is_here() && ranks_[0].shrink_limit);
     const auto reason = is_served ? left_behind(timeout_of(limit), {}).message()
                                   : without_root("it has ended, or did not enter the call");
-    const Frame give_up = FrameWriter(FrameKind::regrouped).number(0).text(reason).finish();
+    const Frame give_up = SentError{'c', -1, reason}.frame(FrameKind::refuse);
     if (!is_served) {
       for (auto& rank : ranks_) rank.shrink_limit.reset();
       return send_all(give_up);
@@ -261,10 +259,6 @@ class ControlRoot {
   }
 
  private:
-  void write_members(FrameWriter& out) const {
-    out.number(ranks_.size());
-    for (const auto& rank : ranks_) write_process(out, rank.process);
-  }
   /// Returns the reply to the current call once all ranks have entered it or one will not enter it any more.
   [[nodiscard]] std::optional<Frame> reply() const {
     std::vector<const CallPart*> parts;

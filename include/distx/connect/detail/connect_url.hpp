@@ -66,11 +66,9 @@ class ConnectUrl {
   [[nodiscard]] std::optional<SourcedNumber> number(const std::string& name, int least, int most) const {
     const auto found = parameters_.find(name);
     if (found == parameters_.end()) return std::nullopt;
-    const auto value = parse_int(found->second);
-    if (!value || *value < least || *value > most)
-      refuse("invalid " + name + " '" + found->second + "': must be a number in [" + std::to_string(least) + ", " +
-             std::to_string(most) + "]");
-    return SourcedNumber{*value, name + "=" + found->second + " in " + source_};
+    auto known = number_from(name, found->second, least, most, [&](const auto& problem) { refuse(problem); });
+    known.source += " in " + source_;
+    return known;
   }
   /// Returns a number that is either a parameter or a variable, or else `otherwise`.
   /// @throws ConnectError if there is none, or both are there and differ

@@ -33,6 +33,18 @@ struct SourcedNumber {
   std::string source;
 };
 
+/// Returns the number that a variable or a parameter has.
+/// @param refuse  is given the problem unless it is in [least, most], and throws
+template <class Refuse>
+[[nodiscard]] SourcedNumber number_from(const std::string& name, const std::string& value, int least, int most,
+                                        Refuse&& refuse) {
+  const auto known = parse_int(value);
+  if (!known || *known < least || *known > most)
+    refuse("invalid " + name + " '" + value + "': must be a number in [" + std::to_string(least) + ", " +
+           std::to_string(most) + "]");
+  return {*known, name + "=" + value};
+}
+
 /// Reads the environment variables of one launcher, and names them in errors.
 class Variables {
  public:
@@ -50,12 +62,7 @@ class Variables {
   }
   /// @throws ConnectError if it is not set, or is not a number in [least, most]
   [[nodiscard]] SourcedNumber number(const char* name, int least, int most) const {
-    const auto value = text(name);
-    const auto known = parse_int(value);
-    if (!known || *known < least || *known > most)
-      refuse("invalid " + std::string(name) + " '" + value + "': must be a number in [" + std::to_string(least) + ", " +
-             std::to_string(most) + "]");
-    return {*known, std::string(name) + "=" + value};
+    return number_from(name, text(name), least, most, [&](const auto& problem) { refuse(problem); });
   }
   [[nodiscard]] std::optional<SourcedNumber> number_if_set(const char* name, int least, int most) const {
     if (variable(name).empty()) return std::nullopt;

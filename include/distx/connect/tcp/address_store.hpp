@@ -34,17 +34,16 @@ struct AddressStore {
 /// @param deadline  of the call, which may have begun before
 [[nodiscard]] inline TcpConnector connect_by(const AddressStore& store, JoinTerms terms, const Deadline& deadline) {
   control::check_rank(terms.rank, terms.size, "tcp");
-  if (terms.rank != 0)
-    return TcpConnector(join_group(
-        terms,
-        [&](Deadline::clock::time_point end) -> std::optional<RootAddress> {
-          const auto text = store.read(end);
-          if (!text) return std::nullopt;
-          auto root = address_from(*text);
-          if (!root) throw ConnectError("rank 0 has published a malformed address '" + *text + "'", terms.where());
-          return root;
-        },
-        deadline));
+  if (terms.rank != 0) {
+    const auto locate = [&](Deadline::clock::time_point end) -> std::optional<RootAddress> {
+      const auto text = store.read(end);
+      if (!text) return std::nullopt;
+      auto root = address_from(*text);
+      if (!root) throw ConnectError("rank 0 has published a malformed address '" + *text + "'", terms.where());
+      return root;
+    };
+    return TcpConnector(join(terms, connect_to_root(locate, terms.deadline, deadline, terms.where()), deadline));
+  }
   terms.token = hexadecimal(random_digest());
   const Endpoint bound{store.bind, 0};
   const auto [addresses, problem] = resolve(bound);

@@ -8,11 +8,11 @@ namespace distx::detail::file {
 using control::Frame;
 using control::FrameKind;
 
-/// The transport of a rank in a folder, in which each rank is a root of its own: it writes the frames that it submits
-/// to files and reads those of the others, so the loss of any rank ends nothing.
+/// The transport of a rank in a folder, where each rank has a root: it writes the frames that it submits to files and
+/// reads those of the others, so the loss of any rank ends nothing.
 ///
 /// All roots come to the same results, because they complete calls by the same parts. Where the time decides, which
-/// failure is the first and who continues, the first writer of a file decides for all.
+/// failure is the first and which ranks continue, the first writer of a file decides for all.
 ///
 /// A rank that enters call n has read all of call n - 1, so each removes its own file of call n - 1 once all have
 /// entered n.
@@ -210,7 +210,7 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
     const int rank = next.rank_of(std::to_string(inbox.rank));
     if (rank < 0) {
       const auto reason = left_behind(control::timeout_of(self().shrink_limit.value_or(0)), {}).message();
-      inbox.deliver(control::FrameWriter(FrameKind::regrouped).number(0).text(reason).finish());
+      inbox.deliver(SentError{'c', -1, reason}.frame(FrameKind::refuse));
       return true;
     }
     const auto left = job_.file(left_file(inbox.rank));

@@ -12,10 +12,12 @@ struct StoreTerms {
   bool on_one_host = true;  ///< all ranks are on the host of rank 0
 };
 
-/// Opens the store: tries again, with growing pauses, until the deadline.
-/// @throws TimeoutError
-inline void open_store(StoreClient& store, const StoreTerms& where, const JoinTerms& terms, const Deadline& deadline,
-                       const ErrorContext& context) {
+/// Returns the connector of ranks that meet in torchrun's store. Collective.
+[[nodiscard]] inline TcpConnector start_by_store(const StoreTerms& where, const JoinTerms& terms) {
+  const auto context = terms.where();
+  const Deadline deadline(terms.deadline);
+  const auto key = where.prefix + "rank 0";
+  StoreClient store;
   using std::chrono::milliseconds;
   for (milliseconds pause(1); !store.open(where.endpoint, deadline.end());
        pause = std::min(2 * pause, milliseconds(100))) {
@@ -25,15 +27,6 @@ inline void open_store(StoreClient& store, const StoreTerms& where, const JoinTe
                          context);
     std::this_thread::sleep_for(pause);
   }
-}
-
-/// Returns the connector of ranks that meet in torchrun's store. Collective.
-[[nodiscard]] inline TcpConnector start_by_store(const StoreTerms& where, const JoinTerms& terms) {
-  const auto context = terms.where();
-  const Deadline deadline(terms.deadline);
-  const auto key = where.prefix + "rank 0";
-  StoreClient store;
-  open_store(store, where, terms, deadline, context);
   // On several hosts: the address by which this host reaches the store. Where a host's name stands for loopback, the
   // others know it by that name.
   const SocketAddress own = store.own_address();

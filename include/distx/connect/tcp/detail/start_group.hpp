@@ -6,22 +6,9 @@
 
 namespace distx::detail::tcp {
 
-/// Returns a connection to another rank 0 that knows the token, if there is one.
-[[nodiscard]] inline std::optional<ProvenSocket> connected_within(Timeout limit, const Endpoint& endpoint,
-                                                                  const std::string& token,
-                                                                  const ErrorContext& context) {
-  const auto locate = [&](auto) { return std::optional(RootAddress{endpoint, token}); };
-  try {
-    return connect_to_root(locate, limit, Deadline(limit), context);
-  } catch (const Error&) {  // another program
-    return std::nullopt;
-  }
-}
-
-/// Returns the group of a rank other than 0. Collective.
-[[nodiscard]] inline std::shared_ptr<ControlGroup> join_group(const JoinTerms& terms, const Locate& locate,
-                                                              const Deadline& deadline) {
-  return join(terms, connect_to_root(locate, terms.deadline, deadline, terms.where()), deadline);
+/// Locates rank 0 at a known endpoint.
+[[nodiscard]] inline Locate at(const Endpoint& endpoint, const JoinTerms& terms) {
+  return [root = RootAddress{endpoint, terms.token}](auto) { return std::optional(root); };
 }
 
 /// Returns the group of a process that joins a running job. Blocks until the ranks of the job call `grow`.
@@ -29,16 +16,16 @@ namespace distx::detail::tcp {
   const ErrorContext context{.operation = "connect", .backend = "tcp"};
   const Deadline deadline(terms.deadline);
   if (terms.token.empty()) terms.token = token_from_environment();
-  const auto locate = [&](auto) { return std::optional(RootAddress{endpoint, terms.token}); };
+  terms.rank = terms.size = 0;
   std::optional<ProvenSocket> root;
   try {
-    root = connect_to_root(locate, terms.deadline, deadline, context);
+    root = connect_to_root(at(endpoint, terms), terms.deadline, deadline, context);
   } catch (const TimeoutError&) {
     throw ConnectError("timed out after " + terms.deadline.to_string() + ": no job runs at " + endpoint.to_string() +
                            ": correct the address, or unset DISTX_JOIN to start a job",
                        context);
   }
-  return await_admission(std::move(terms), std::move(*root), deadline);
+  return join(terms, std::move(*root), deadline);
 }
 
 /// Returns rank 0's group at an endpoint, which it listens at.
@@ -63,13 +50,17 @@ namespace distx::detail::tcp {
     } catch (const ConnectError& error) {
       if (error.code() != EADDRINUSE || Deadline::clock::now() >= give_up) throw;
     }
-    if (auto other = connected_within(std::chrono::milliseconds(300), endpoint, terms.token, context)) {
-      JoinTerms as_second = terms;
-      as_second.deadline = std::chrono::seconds(1);
-      try {
-        (void)join(as_second, std::move(*other), Deadline(as_second.deadline));
-      } catch (const RankFailure&) {  // it has ended: the port may be free now
-      }
+    std::optional<ProvenSocket> other;
+    try {
+      const Timeout briefly = std::chrono::milliseconds(300);
+      other = connect_to_root(at(endpoint, terms), briefly, Deadline(briefly), context);
+    } catch (const Error&) {  // another program
+    }
+    JoinTerms as_second = terms;
+    as_second.deadline = std::chrono::seconds(1);
+    try {
+      if (other) (void)join(as_second, std::move(*other), Deadline(as_second.deadline));
+    } catch (const RankFailure&) {  // it has ended: the port may be free now
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
@@ -86,7 +77,7 @@ namespace distx::detail::tcp {
     throw ConnectError("invalid port " + std::to_string(endpoint.port) + ": must be in [1, 65535]", context);
   if (terms.token.empty()) terms.token = token_from_environment();
   if (terms.rank == 0) return serve_at(endpoint, bind, terms, deadline);
-  return join_group(terms, [&](auto) { return std::optional(RootAddress{endpoint, terms.token}); }, deadline);
+  return join(terms, connect_to_root(at(endpoint, terms), terms.deadline, deadline, terms.where()), deadline);
 }
 
 }  // namespace distx::detail::tcp

@@ -38,78 +38,58 @@ struct JoinTerms {
   }
 };
 
-/// Returns a rank's group once all ranks have joined.
+/// Returns a rank's group once all ranks have joined; or that of a process that joins a running job, once the ranks of
+/// the job have called `grow`. Blocks until then.
+/// @param job  the running job, for messages; empty if it is not one
 /// @param deadline  of the call, which may have begun before
-[[nodiscard]] inline std::shared_ptr<ControlGroup> await_ranks(const JoinTerms& terms,
-                                                               std::shared_ptr<TcpTransport> link,
-                                                               const Deadline& deadline) {
+[[nodiscard]] inline std::shared_ptr<ControlGroup> await_group(const JoinTerms& terms,
+                                                               std::shared_ptr<TcpTransport> transport,
+                                                               const Deadline& deadline, const std::string& job = {}) {
   const auto context = terms.where();
-  const Deadline patience =
-      deadline.unlimited() ? deadline : Deadline(deadline.end() - Deadline::clock::now() + std::chrono::seconds(1));
+  // Rank 0 keeps the deadline of ranks that join together, and names the missing ones.
+  const auto end = deadline.unlimited() || !job.empty() ? deadline.end() : deadline.end() + std::chrono::seconds(1);
+  const std::string after = "timed out after " + terms.deadline.to_string() + ": ";
   try {
-    auto joined = link->inbox.await_welcome(patience.end(), context);
-    if (!joined)
-      throw TimeoutError("timed out after " + terms.deadline.to_string() + ": rank 0 does not answer", context);
-    if (joined->size() != static_cast<std::size_t>(terms.size))
-      throw ConnectError("rank 0 welcomes " + std::to_string(joined->size()) + " ranks", context);
-    return make_here<ControlGroup>("tcp", terms.deadline, control::NextGroup{terms.rank, std::move(*joined)},
-                                   std::move(link));
-  } catch (const Error&) {
-    link->close(Hub::after_error);
+    auto next = transport->inbox.await_next(end, context);
+    if (!next && job.empty()) throw TimeoutError(after + "rank 0 does not answer", context);
+    if (!next)
+      throw ConnectError(after + job + " has not admitted this process: its ranks must call grow() from time to time",
+                         context);
+    if (job.empty() && next->processes.size() != static_cast<std::size_t>(terms.size))
+      throw ConnectError("rank 0 welcomes " + std::to_string(next->processes.size()) + " ranks", context);
+    return make_here<ControlGroup>("tcp", terms.deadline, *next, transport);
+  } catch (const Error& error) {
+    transport->close(Hub::after_error);
+    if (!job.empty() && is_rank_loss(error))
+      throw ConnectError(job + " ended before it admitted this process", context);
     throw;
   }
 }
 /// Returns rank 0's group.
 [[nodiscard]] inline std::shared_ptr<ControlGroup> serve(const JoinTerms& terms, Listener listener,
                                                          const Deadline& deadline) {
-  auto link = std::make_shared<TcpTransport>();
-  link->hub = std::make_unique<Hub>(std::move(listener), terms.token, terms.size, terms.deadline, deadline,
-                                    posix::this_process(), link->inbox, terms.where());
-  return await_ranks(terms, std::move(link), deadline);
+  auto transport = std::make_shared<TcpTransport>();
+  transport->hub = std::make_unique<Hub>(std::move(listener), terms.token, terms.size, terms.deadline, deadline,
+                                         posix::this_process(), transport->inbox, terms.where());
+  return await_group(terms, std::move(transport), deadline);
 }
-/// Asks rank 0 to join.
-/// @param name  of rank 0
-[[nodiscard]] inline std::shared_ptr<TcpTransport> say_hello(const JoinTerms& terms, ProvenSocket root,
-                                                             const std::string& name, const Deadline& deadline) {
-  auto link = std::make_shared<TcpTransport>();
-  link->spoke =
-      std::make_unique<Spoke>(std::move(root.socket), link->inbox,
-                              name + " (at " + root.endpoint.to_string() + ") exited unexpectedly", terms.where());
-  const auto limit = control::milliseconds_of(terms.deadline);
+/// Returns the group of another rank, or of a process that joins a running job, which has connected.
+[[nodiscard]] inline std::shared_ptr<ControlGroup> join(const JoinTerms& terms, ProvenSocket root,
+                                                        const Deadline& deadline) {
+  const bool is_running = terms.size == 0;
+  const auto address = root.endpoint.to_string();
+  const auto name = is_running ? "rank 0" : control::name_of(0, terms.size);
+  auto transport = std::make_shared<TcpTransport>();
+  transport->spoke = std::make_unique<Spoke>(std::move(root.socket), transport->inbox,
+                                             name + " (at " + address + ") exited unexpectedly", terms.where());
   const auto left =
       deadline.unlimited() ? control::no_limit : control::milliseconds_of(deadline.end() - Deadline::clock::now());
   control::FrameWriter hello(control::FrameKind::hello);
   hello.number(static_cast<std::uint64_t>(terms.rank)).number(static_cast<std::uint64_t>(terms.size));
-  hello.number(limit).number(left);
+  hello.number(control::milliseconds_of(terms.deadline)).number(left);
   control::write_process(hello, posix::this_process());
-  link->submit(hello.finish());
-  return link;
-}
-/// Returns the group of another rank, which has connected.
-[[nodiscard]] inline std::shared_ptr<ControlGroup> join(const JoinTerms& terms, ProvenSocket root,
-                                                        const Deadline& deadline) {
-  return await_ranks(terms, say_hello(terms, std::move(root), control::name_of(0, terms.size), deadline), deadline);
-}
-/// Returns the group of a process that joins a running job, to which it has connected. Blocks until its ranks call
-/// `grow`.
-[[nodiscard]] inline std::shared_ptr<ControlGroup> await_admission(JoinTerms terms, ProvenSocket root,
-                                                                   const Deadline& deadline) {
-  terms.rank = terms.size = 0;
-  const auto context = terms.where();
-  const std::string job = "the job at " + root.endpoint.to_string();
-  const auto link = say_hello(terms, std::move(root), "rank 0", deadline);
-  try {
-    const auto next = link->inbox.await_next(deadline.end(), context);
-    if (!next)
-      throw ConnectError("timed out after " + terms.deadline.to_string() + ": " + job +
-                             " has not admitted this process: its ranks must call grow() from time to time",
-                         context);
-    return make_here<ControlGroup>("tcp", terms.deadline, *next, link);
-  } catch (const Error& error) {
-    link->close(Hub::after_error);
-    if (is_rank_loss(error)) throw ConnectError(job + " ended before it admitted this process", context);
-    throw;
-  }
+  transport->submit(hello.finish());
+  return await_group(terms, std::move(transport), deadline, is_running ? "the job at " + address : "");
 }
 
 }  // namespace distx::detail::tcp
