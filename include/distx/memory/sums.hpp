@@ -370,9 +370,8 @@ struct AddUpEachRow {
 template <class V, class T, class A, class Finish>
 void reduce_each_block(const T* x, std::size_t blocks, std::size_t count, std::size_t size, const A& nothing,
                        const Finish& finish) {
-  constexpr std::size_t n = V::size, rows_at_once = 32, widest = 128;
-  // Vectors of a row before the next rows: few for the first cache, many where rows are not even in the second.
-  const std::size_t width = count * size * sizeof(T) <= (1U << 18) ? 32 : widest;
+  // Few rows at once, so that memory is read in its order; more of them where loading and storing an A takes more time.
+  constexpr std::size_t n = V::size, weight = sizeof(A) / sizeof(V), rows_at_once = 8 * weight, width = 4 / weight * 32;
   const T* const end = x + blocks * count * size;
   std::size_t block = 0;
   if (size < 4 * n)  // without tests for the end
@@ -385,7 +384,7 @@ void reduce_each_block(const T* x, std::size_t blocks, std::size_t count, std::s
   for (; block < blocks; ++block, x += count * size) {
     for (std::size_t begin = 0; begin < size; begin += width * n) {
       const std::size_t vectors = std::min(width, (size - begin + n - 1) / n);
-      A all[widest];
+      A all[width];
       std::fill_n(all, vectors, nothing);
       for (std::size_t row = 0; row < count; row += rows_at_once) {
         const std::size_t rows = std::min(rows_at_once, count - row);

@@ -100,21 +100,21 @@ void fused_update(HostStream, const Optimizer& optimizer, const Step& step, Span
   const auto coefficients = optimizer.template coefficients<A>(step);
   const std::size_t lane_bytes = detail::update_lane_bytes<Optimizer, A>();
   std::array<A*, states> here;
+  const std::size_t lanes = lane_bytes / sizeof(A);
   std::size_t begin = 0;
   if constexpr (std::same_as<T, A>) {
     for (std::size_t s = 0; s < states; ++s) here[s] = state[s].data();
-    const std::size_t lanes = lane_bytes / sizeof(A);
     begin = weight.size() / lanes * lanes;
     detail::update_lanes<Optimizer, A>(lane_bytes, coefficients, weight.data(), gradient.data(), here, begin);
   }
-  detail::Staged<A> staged_weight;
-  detail::Staged<A> staged_gradient;
+  detail::Staged<A> staged_weight, staged_gradient;
   std::array<detail::Staged<A>, states> staged_state;
   for (; begin < weight.size(); begin += block) {
     const std::size_t count = std::min(block, weight.size() - begin);
     for (std::size_t s = 0; s < states; ++s) here[s] = staged_state[s].in(state[s].data() + begin, count);
     detail::update_lanes<Optimizer, A>(lane_bytes, coefficients, staged_weight.in(weight.data() + begin, count),
-                                       staged_gradient.in(gradient.data() + begin, count), here, block);
+                                       staged_gradient.in(gradient.data() + begin, count), here,
+                                       (count + lanes - 1) / lanes * lanes);
     staged_weight.out(weight.data() + begin, count);
     for (std::size_t s = 0; s < states; ++s) staged_state[s].out(state[s].data() + begin, count);
   }

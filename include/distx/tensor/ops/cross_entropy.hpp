@@ -93,8 +93,8 @@ template <class T>
 void cross_entropy_of_rows(HostStream, Span<const T> maxima, Span<const double> sums, Span<const double> at_targets,
                            Span<T> losses, Span<double> log_sums) {
   for (std::size_t row = 0; row < sums.size(); ++row) {
-    losses[row] = static_cast<T>(std::log(sums[row]) - at_targets[row]);
-    log_sums[row] = std::log(sums[row]) + maxima[row];
+    const double log_sum = std::log(sums[row]);
+    losses[row] = static_cast<T>(log_sum - at_targets[row]), log_sums[row] = log_sum + maxima[row];
   }
 }
 template <class T, class Id>

@@ -117,16 +117,20 @@ struct SpreadToMaxima {
 };
 DISTX_KERNELS_END
 
+/// The width of vectors for rows of this many bytes: not much wider than a row.
+inline std::size_t lane_bytes_for(std::size_t row_bytes) {
+  std::size_t bytes = lane_bytes();
+  while (bytes > common_lane_bytes && bytes / 2 >= row_bytes) bytes /= 2;
+  return bytes;
+}
 /// out = the maximum of each block's slices, on the host's memory.
 template <class T>
 void max_of_slices(HostStream stream, const Slices& slices, Span<const T> x, Span<T> out) {
   const auto [blocks, count, size] = slices;
   if constexpr (std::same_as<T, float> || std::same_as<T, double>)
-    if (count > 0 && size > 0) {
-      std::size_t bytes = lane_bytes();  // but not much wider than a slice, or all results
-      while (bytes > common_lane_bytes && bytes / 2 >= sizeof(T) * (size > 1 ? size : blocks)) bytes /= 2;
-      return run_on_lanes<MaxOfSlices>(bytes, slices, x.data(), out.data());
-    }
+    if (count > 0 && size > 0)
+      return run_on_lanes<MaxOfSlices>(lane_bytes_for((size > 1 ? size : blocks) * sizeof(T)), slices, x.data(),
+                                       out.data());
   using Limits = std::numeric_limits<accumulator_t<T>>;
   fill(stream, out, T(Limits::has_infinity ? -Limits::infinity() : Limits::lowest()));
   for (std::size_t block = 0; block < blocks; ++block)
@@ -134,16 +138,6 @@ void max_of_slices(HostStream stream, const Slices& slices, Span<const T> x, Spa
       for (std::size_t i = 0; i < size; ++i) {
         T& most = out[block * size + i];
         most = max(most, x[(block * count + slice) * size + i]);
-      }
-}
-/// out = f(index in out, index in the reduced tensor) for all elements, on the host's memory.
-template <class T, class F>
-void spread_slices(HostStream, const Slices& slices, Span<T> out, F&& f) {
-  for (std::size_t block = 0; block < slices.blocks; ++block)
-    for (std::size_t slice = 0; slice < slices.count; ++slice)
-      for (std::size_t i = 0; i < slices.size; ++i) {
-        const std::size_t at = (block * slices.count + slice) * slices.size + i;
-        out[at] = f(at, block * slices.size + i);
       }
 }
 
@@ -163,8 +157,14 @@ auto spread(const Caller& caller, const X& x, const G& gradient, value_of<X> fac
   return applied<rules::SumOverBackward<Dim>>(
       caller,
       [&](auto, auto grads, auto out) {
-        spread_slices(typename X::space::stream{}, Slices(out.extents(), Dim), out.values(),
-                      [&](std::size_t, std::size_t at) { return factor * grads.values()[at]; });
+        const auto [blocks, count, size] = Slices(out.extents(), Dim);
+        auto* to = out.data();
+        for (const auto *from = grads.data(), *end = from + blocks * size; from != end; from += size)
+          if (size == 1)
+            to = std::fill_n(to, count, factor * *from);
+          else
+            for (std::size_t slice = 0; slice < count; ++slice)
+              to = std::transform(from, from + size, to, [=](auto slope) { return factor * slope; });
       },
       x, gradient);
 }
@@ -299,12 +299,14 @@ template <std::size_t Dim, DistributedTensor X, DistributedTensor Y, Distributed
           const detail::Slices slices(out.extents(), Dim);
           const T *const values = in.data(), *const most = maxima.data(), *const slopes = grads.data();
           if constexpr (std::same_as<T, float> || std::same_as<T, double>)
-            detail::run_on_lanes<detail::SpreadToMaxima>(detail::lane_bytes(), slices, values, most, slopes,
-                                                         out.data());
+            detail::run_on_lanes<detail::SpreadToMaxima>(
+                detail::lane_bytes_for((slices.size > 1 ? slices.size : slices.count) * sizeof(T)), slices, values,
+                most, slopes, out.data());
           else
-            detail::spread_slices(typename X::space::stream{}, slices, out.values(), [=](auto i, auto at) {
-              return values[i] == most[at] || values[i] != values[i] ? slopes[at] : T{};
-            });
+            for (std::size_t i = 0; i < out.values().size(); ++i) {
+              const std::size_t at = i / (slices.count * slices.size) * slices.size + i % slices.size;
+              out.data()[i] = values[i] == most[at] || values[i] != values[i] ? slopes[at] : T{};
+            }
         },
         x, maximum, gradient);
   } else {
