@@ -11,8 +11,9 @@ using control::FrameKind;
 /// The transport of a rank in a folder, where each rank has a root: it writes the frames that it submits to files and
 /// reads those of the others, so the loss of any rank ends nothing.
 ///
-/// All roots come to the same results, because they complete calls by the same parts. Where the time decides, which
-/// failure is the first and which ranks continue, the first writer of a file decides for all.
+/// Roots complete calls by the same parts. Where the time decides, which failure is the first and which ranks continue,
+/// the first writer of a file decides for all. A call that a rank entered before it failed may succeed on some ranks
+/// only.
 ///
 /// A rank that enters call n has read all of call n - 1, so each removes its own file of call n - 1 once all have
 /// entered n.
@@ -27,6 +28,7 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
   void submit(const Frame& frame) override {
     const std::lock_guard lock(mutex_);
     if (frame.kind == FrameKind::call) {
+      remove_earlier();
       earlier_ = std::exchange(own_, job_.file(call_file(++calls_, inbox.rank)));
       awaited_ = 0;
       if (size() > 1) folder().put(own_, frame.body);
@@ -66,10 +68,12 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
     read_reason(identity);
     // For callers that poll without a pause: to look at every process costs more than to look for one file.
     if (!next_look_.expired()) return;
+    read_failure();
+    for (int other = 0, generation = job_.generation; other < size() && generation == job_.generation; ++other)
+      look_at_process(other);
     next_look_ = Deadline(std::chrono::milliseconds(5));
-    look_at_all();
   } catch (const ConnectError& error) {
-    inbox.lose(error.message());  // without the folder no rank can reach the others
+    inbox.note_own(identity, error.message());  // without the folder no rank can reach the others
   }
   [[nodiscard]] std::optional<std::string> overdue(const Timeout& limit) override {
     const std::lock_guard lock(mutex_);
@@ -110,15 +114,21 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
       if (!has_part(awaited_)) break;
     if (awaited_ == size() && self().part) settle_call();  // rank 0 may have decided on the next generation
     if (!self().part) {
-      if (!earlier_.empty()) folder().remove(std::exchange(earlier_, {}));
+      remove_earlier();
       return;
     }
     if (!is_long) return;
+    read_failure();
     look_at(awaited_ % size());
     // Of many ranks a few in turn, so that all ranks together do not examine more than a few ranks would.
     constexpr int most_together = 64;
     for (int left = std::clamp(most_together / size(), 1, size()); left > 0; --left)
-      look_at(static_cast<int>((static_cast<unsigned>(inbox.rank) + ++examined_) % static_cast<unsigned>(size())));
+      look_at_process(
+          static_cast<int>((static_cast<unsigned>(inbox.rank) + ++examined_) % static_cast<unsigned>(size())));
+  }
+  /// Removes this rank's file of a call that all ranks have completed.
+  void remove_earlier() {
+    if (!earlier_.empty()) folder().remove(std::exchange(earlier_, {}));
   }
   /// Reads another rank's part of the current call; returns whether there is one.
   bool has_part(int other) {
@@ -137,8 +147,13 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
   }
 
   void look_at_all() {
+    read_failure();
     for (int other = 0, generation = job_.generation; other < size() && generation == job_.generation; ++other)
       look_at(other);
+  }
+  /// Looks whether the process of another rank has ended, which takes no file if it is one of another host.
+  void look_at_process(int other) {
+    if (record(other).is_here() && has_ended(record(other).process, self().process)) look_at(other);
   }
   /// Looks whether another rank has ended or is in `shrink`.
   void look_at(int other) {
@@ -150,7 +165,7 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
     if (exited) report(failure);  // also for the ranks of other hosts, which do not see it
     const int generation = job_.generation;
     (void)has_part(other);  // it may have entered the call before it ended
-    if (generation == job_.generation) read_failure();
+    if (exited && generation == job_.generation) read_failure();
     if (generation != job_.generation || !record(other).is_here()) return;
     if (left) return end(other, control::RankEnd::left, control::destroyed(name(other)));
     if (exited) return end(other, control::RankEnd::exited, failure.message);
@@ -181,6 +196,7 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
     if (inbox.rank == 0) decide(true);
     if (enter_next()) return result;
     if (!record(0).is_here()) return first_end_->frame(FrameKind::fail);
+    if (record(0).shrink_limit) return SentError{'r', -1, control::shrinks(name(0))}.frame(FrameKind::fail);
     return std::nullopt;
   }
   /// The first rank that finds all others in `shrink` or ended, or the deadline over, decides for all.
