@@ -33,6 +33,10 @@ std::vector<int> listening_ports() {
   return ports;
 }
 
+/// A newer Gloo listens at one port of the process, and takes no connection that does not begin with a number that it
+/// has drawn for it: strangers then delay nothing.
+constexpr bool listens_once = distx::detail::gloo_devices_listen;
+
 /// Connects to each port at which this process listens.
 Sockets strangers() {
   Sockets all;
@@ -101,8 +105,9 @@ TEST_CASE("a silent stranger does not take the place of a rank of Gloo, and rece
       },
       4s);
   CHECK(messages == std::array<std::string, 3>{});
-  CHECK(silent.size() == 6);
+  CHECK(silent.size() == (listens_once ? 1 : 6));
   for (const auto& stranger : silent) {
+    if (listens_once) ::shutdown(stranger.native_handle(), SHUT_RDWR);  // Gloo keeps the connection
     std::array<char, 4096> received{};
     std::size_t bytes = 0;
     for (ssize_t now = 1; now > 0; bytes += static_cast<std::size_t>(std::max<ssize_t>(now, 0)))
@@ -120,6 +125,10 @@ void send_wrong_nonce(const test::tcp::Descriptor& stranger) {
   constexpr std::size_t sends = 1, announces = 2, receives = 3;
   const std::size_t slot = distx::detail::gloo_nonce_slot, length = sizeof(distx::detail::GlooNonce);
   Preamble in{};
+  if (listens_once) {
+    (void)::send(stranger.native_handle(), &in, sizeof in, MSG_NOSIGNAL);
+    ::shutdown(stranger.native_handle(), SHUT_RDWR);
+  }
   while (::recv(stranger.native_handle(), &in, sizeof in, MSG_WAITALL) == sizeof in) {
     if (in.opcode != receives) continue;
     const struct {
@@ -145,7 +154,7 @@ TEST_CASE("a stranger that speaks Gloo's protocol does not take the place of a r
       },
       60s);
   CHECK(messages == std::array<std::string, 3>{});
-  CHECK(attacks == 2);
+  CHECK(attacks == (listens_once ? 1 : 2));
 }
 
 TEST_CASE("strangers that close their connections delay the construction over Gloo") {
@@ -156,13 +165,13 @@ TEST_CASE("strangers that close their connections delay the construction over Gl
       },
       20s);
   CHECK(messages == std::array<std::string, 3>{});
-  CHECK(attacks == 3);
+  CHECK(attacks == (listens_once ? 1 : 3));
 }
 
 TEST_CASE("strangers at every attempt are a ConnectError on every rank") {
   const auto messages = besieged([] { (void)strangers(); }, 20s);
   for (const auto& message : messages) {
-    CHECK(message.find("cannot connect") != std::string::npos);
+    CHECK((message.find("cannot connect") != std::string::npos) != listens_once);
     CHECK(message == messages[0]);
   }
 }

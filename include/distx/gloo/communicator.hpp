@@ -51,7 +51,7 @@ class GlooCommunicator : public detail::BasicCommunicator<GlooCommunicator, deta
     const auto make = [&] {
       ::gloo::transport::tcp::attr where(options.address.c_str());
       if (options.address.empty() && one_host) where.hostname = "127.0.0.1";
-      return std::make_unique<detail::GlooLinks>(detail::new_gloo_device(where), self, options.deadline,
+      return std::make_unique<detail::GlooLinks>(detail::gloo_device(where), self, options.deadline,
                                                  detail::failure_channel_of(connector), identity);
     };
     const auto gather = [&](auto mine, auto all) {

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <functional>
 #include <future>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -19,6 +20,7 @@
 
 #include "distx/comm/messages/message_backend.hpp"
 #include "distx/connect/failure_channel.hpp"
+#include "distx/core/detail/made_here.hpp"
 #include "distx/core/detail/revocation_reason.hpp"
 #include "distx/core/detail/watch_thread.hpp"
 #include "distx/gloo/detail/broken_pipe_guard.hpp"
@@ -57,6 +59,27 @@ inline constexpr std::uint64_t gloo_nonce_slot = 15;
     return ::gloo::transport::tcp::CreateDevice(where);
   };
   return std::async(std::launch::async, make).get();
+}
+
+#if __has_include(<gloo/transport/tcp/listener.h>)
+inline constexpr bool gloo_devices_listen = true;
+#else
+inline constexpr bool gloo_devices_listen = false;
+#endif
+/// Returns a device for a communicator.
+///
+/// Newer devices listen, for all their connections, and a connection whose first bytes are still to come owns the
+/// device's thread, so that a stranger that ends after the device would make the thread join itself, which ends the
+/// process. A process therefore has one such device per address, which it keeps.
+[[nodiscard]] inline std::shared_ptr<::gloo::transport::Device> gloo_device(const ::gloo::transport::tcp::attr& where) {
+  if constexpr (!gloo_devices_listen) return new_gloo_device(where);
+  using Devices = std::map<std::pair<unsigned, std::string>, std::shared_ptr<::gloo::transport::Device>>;
+  static std::mutex mutex;
+  static auto& kept = *new Devices;  // by the process, since a forked one has no thread of its parent's
+  const std::lock_guard lock(mutex);
+  auto& device = kept[{forks.load(), where.hostname}];
+  if (!device) device = new_gloo_device(where);
+  return device;
 }
 
 /// One transfer to or from one rank; it is complete, or none, without a buffer.
