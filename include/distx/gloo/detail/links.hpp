@@ -2,6 +2,7 @@
 #pragma once
 #include <gloo/transport/address.h>
 #include <gloo/transport/context.h>
+#include <gloo/transport/tcp/address.h>
 #include <gloo/transport/tcp/device.h>
 #include <pthread.h>
 #include <sched.h>
@@ -61,11 +62,13 @@ inline constexpr std::uint64_t gloo_nonce_slot = 15;
   return std::async(std::launch::async, make).get();
 }
 
-#if __has_include(<gloo/transport/tcp/listener.h>)
-inline constexpr bool gloo_devices_listen = true;
-#else
-inline constexpr bool gloo_devices_listen = false;
-#endif
+/// A device that listens itself, and so knows which of two processes connects; of older ones each connection listens.
+template <class Device>
+concept ListeningGlooDevice = requires(const Device& device, const ::gloo::transport::tcp::Address& address) {
+  device.isInitiator(address, address);
+};
+inline constexpr bool gloo_devices_listen = ListeningGlooDevice<::gloo::transport::tcp::Device>;
+
 /// Returns a device for a communicator.
 ///
 /// Newer devices listen, for all their connections, and a connection whose first bytes are still to come owns the
