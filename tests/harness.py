@@ -304,7 +304,7 @@ inline int cudaDeviceSynchronize() { return cudaSuccess; }
             put("gpu_programs.txt", "served; unit; -; 30; cuda; served.cpp; \n")
             for clients, words, status in ((2, "run at the same time", 0), (1, "take turns", 1)):
                 put("cuda/include/cuda_runtime_api.h", self.RUNTIME.replace("CLIENTS", str(clients)))
-                for left in ("programs/two_clients", "clients"):
+                for left in ("programs/clients", "clients"):
                     if os.path.exists(os.path.join(folder, left)):
                         os.remove(os.path.join(folder, left))
                 done = run("env", path, *command[1:2], *command[3:])
