@@ -2,10 +2,12 @@
 // The time of each operation on the tensors of one rank and of each optimizer's update, by shape: a line each with the
 // median in ns a call of CPU time. Run it in two checkouts to compare them: `operations [PART OF A NAME]...`.
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <ctime>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <distx/distx.hpp>

@@ -2,6 +2,7 @@
 #include "distx/connect/file/file_connector.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <fstream>
@@ -102,7 +103,15 @@ TEST_CASE("rank 0 makes a missing folder, whichever rank is first, and the last 
 TEST_CASE("the number of files in the folder stays bounded") {
   const NewFolder folder;
   CHECK(each_in(folder.path(), 3, [&](FileConnector& connector) {
-          for (int round = 0; round < 50; ++round) connector.barrier();
+          const auto channel = connector.failure_channel();
+          std::jthread polls([&](const std::stop_token& stop) {  // and may complete this rank's calls
+            while (!stop.stop_requested()) (void)channel->poll(1);
+          });
+          for (int round = 0; round < 50; ++round) {
+            std::this_thread::sleep_for(milliseconds(connector.rank()));
+            connector.barrier();
+          }
+          polls = {};
           std::ptrdiff_t files = 0;
           for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path()))
             files += entry.exists();
@@ -396,6 +405,24 @@ TEST_CASE("every rank polls the reason that one rank published, on any thread") 
           }) == Messages(static_cast<std::size_t>(size)));
     CHECK(folder.empty());
   }
+}
+
+TEST_CASE("a poll that cannot read the folder is a failure under its identity, and the connector continues") {
+  const NewFolder folder;
+  FileConnector connector(folder.path(), 0, 1);
+  const auto channel = connector.failure_channel();
+  rlimit files{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &files) == 0);
+  const rlimit none{3, files.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const auto reason = channel->poll(1);
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &files) == 0);
+  REQUIRE(reason);
+  CHECK(contains(*reason, "Too many open files"));
+  CHECK(channel->poll(1) == reason);
+  CHECK(!channel->poll(2));
+  connector.barrier();
+  CHECK(connector.shrink(seconds(1)).size() == 1);
 }
 
 TEST_CASE("concurrent failures: exactly one reason is kept, the same on every rank") {

@@ -365,6 +365,32 @@ TEST_CASE("a rank that gives up a grow in a folder on which rank 0 has decided e
   CHECK(job.clean());
 }
 
+TEST_CASE("a rank that enters grow in a folder while rank 0 is in shrink throws RevokedError") {
+  const InFolder job;
+  const auto in_shrink = [&] {
+    for (const auto& each : std::filesystem::directory_iterator(job.folder.path()))
+      if (std::filesystem::exists(each.path() / "survives-0")) return true;
+    return false;
+  };
+  std::jthread waits;
+  const auto messages = test::each(2, [&](int rank) {
+    FileConnector connector(job.folder.path(), rank, 2, {.deadline = rank == 0 ? milliseconds(500) : seconds(20)});
+    if (rank == 0) {
+      waits = std::jthread([&] { CHECK_THROWS_AS((void)job.join(), distx::ConnectError); });
+      job.await_joining(0, 0);
+      CHECK_THROWS_AS((void)connector.grow(), distx::TimeoutError);
+    } else {
+      while (!in_shrink()) std::this_thread::yield();
+      CHECK(contains(test::error_of<distx::RevokedError>([&] { (void)connector.grow(); }),
+                     "rank 0 of 2 has entered shrink and will not enter this call"));
+    }
+    connector = connector.shrink(seconds(20));
+    CHECK(connector.size() == 2);
+    connector.barrier();
+  });
+  CHECK(messages == test::Messages{"", ""});
+}
+
 TEST_CASE("a process that is not admitted throws a ConnectError that says what to do") {
   const InFolder in_folder;
   const OverTcp over_tcp;

@@ -33,13 +33,15 @@ class EarlyWarning {
     if (!due_) due_ = is_on() ? clock::now() + patience_ : clock::time_point::max();
     return *due_;
   }
-  /// @param overdue  returns the message that the wait has at its deadline: "timed out after 5 s: rank 1 did not join"
+  /// @param overdue  returns who is missing, or the message that the wait has at its deadline: "timed out after 5 s:
+  ///   rank 1 did not join"
   template <class Overdue>
   void operator()(const ErrorContext& context, Overdue&& overdue) {
     if (due() == clock::time_point::max() || clock::now() < due()) return;
     due_ = clock::time_point::max();
     const std::string message = overdue();
-    const auto missing = message.substr(std::min(message.size(), message.find(": ") + 2));
+    const auto end = message.find(": ");
+    const auto missing = end == std::string::npos ? message : message.substr(end + 2);
     std::fputs(
         (error_message("waiting for " + Timeout(patience_).to_string() + ": " + missing, context) + "\n").c_str(),
         stderr);

@@ -148,7 +148,7 @@ class NcclBackend final : public GroupMember {
   void wait(Done&& done, const ErrorContext& context) {
     distx::detail::EarlyWarning warning(options.deadline);
     const auto ended = distx::detail::wait_until(options.deadline, done, [&] {
-      warning(context, [] { return "late: other ranks have not made this call, or not completed it"; });
+      warning(context, [] { return "other ranks have not made this call, or not completed it"; });
       return poll(), revocation.revoked();
     });
     if (ended == distx::detail::WaitEnd::expired) {

@@ -26,7 +26,7 @@ class CommInitialization {
     bool stopped = false;
     distx::detail::EarlyWarning warning(limit);
     const auto look = [&] {
-      warning(context, [] { return "late: not all ranks joined"; });
+      warning(context, [] { return "not all ranks joined"; });
       return stopped = stop();
     };
     // For a parent that does not block NCCL returns success while it is in progress, and uses the slot until then: only
