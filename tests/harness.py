@@ -301,8 +301,10 @@ inline int cudaDeviceSynchronize() { return cudaSuccess; }
             # The multi-process service is used if two processes have the GPU at once under it.
             put("bin/nvidia-cuda-mps-control", "#!/bin/sh\nexit 0\n", 0o755)
             put("served.cpp", '#include <cstdlib>\nint main() { return std::getenv("CUDA_MPS_PIPE_DIRECTORY") == nullptr; }\n')
-            put("gpu_programs.txt", "served; unit; -; 30; cuda; served.cpp; \n")
-            for clients, words, status in ((2, "run at the same time", 0), (1, "take turns", 1)):
+            put("turns.cpp", '#include <cstdlib>\nint main() { return std::getenv("CUDA_MPS_PIPE_DIRECTORY") != nullptr; }\n')
+            put("gpu_programs.txt", "served; unit; -; 30; cuda; served.cpp; \nturns; unit; 3 --grace 0; 30; cuda; turns.cpp; \n")
+            # 4: of those of the two tries, of 2 and 3 processes.
+            for clients, words, status in ((2, "run at the same time", 0), (4, "3 ranks of a GPU take turns", 0), (1, "take turns", 1)):
                 put("cuda/include/cuda_runtime_api.h", self.RUNTIME.replace("CLIENTS", str(clients)))
                 for left in ("programs/clients", "clients"):
                     if os.path.exists(os.path.join(folder, left)):
