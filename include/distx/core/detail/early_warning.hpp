@@ -33,7 +33,8 @@ class EarlyWarning {
     if (!due_) due_ = is_on() ? clock::now() + patience_ : clock::time_point::max();
     return *due_;
   }
-  /// @param overdue  returns who is missing, or the message that the wait has at its deadline: "timed out after 5 s:
+  /// @param overdue  returns which ranks are missing, or the message that the wait has at its deadline: "timed out
+  /// after 5 s:
   ///   rank 1 did not join"
   template <class Overdue>
   void operator()(const ErrorContext& context, Overdue&& overdue) {
