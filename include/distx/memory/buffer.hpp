@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <memory>
 #include <new>
@@ -31,7 +32,17 @@ namespace detail {
 struct host_memory {
   using handle_type = void*;
   static handle_type null() noexcept { return nullptr; }
-  static void close(handle_type memory) noexcept { ::operator delete(memory, std::align_val_t{alignment_bytes}); }
+  static void close(handle_type memory) noexcept { ::operator delete(static_cast<void**>(memory)[-1]); }
+  /// Returns aligned memory, or null. Aligned by hand, because C libraries keep no aligned blocks for the next request,
+  /// which then takes most of the time of an operation on few elements.
+  static handle_type allocate(std::size_t bytes) noexcept {
+    void* const block = ::operator new(bytes + alignment_bytes, std::nothrow);
+    if (block == nullptr) return nullptr;
+    const std::size_t before = alignment_bytes - reinterpret_cast<std::uintptr_t>(block) % alignment_bytes;
+    const auto memory = reinterpret_cast<void**>(static_cast<std::byte*>(block) + before);
+    memory[-1] = block;
+    return memory;
+  }
 };
 
 }  // namespace detail
@@ -72,7 +83,7 @@ class Buffer<T, Host> {
     if (size == 0) return;
     void* memory = size > std::numeric_limits<std::ptrdiff_t>::max() / sizeof(T)
                        ? nullptr
-                       : ::operator new(size * sizeof(T), std::align_val_t{alignment_bytes}, std::nothrow);
+                       : detail::host_memory::allocate(size * sizeof(T));
     if (memory == nullptr)
       throw MemoryError("cannot allocate host memory for " + std::to_string(size) + " elements of " +
                         std::to_string(sizeof(T)) + " bytes");

@@ -66,16 +66,16 @@ void update_lanes(std::size_t bytes, const Args&... args) {
     run_on_common_lanes<Kernel, Args...>(args...);
 }
 
-/// A copy of a block of elements: `count` of them copied or converted, the rest set to 1, so that no optimizer divides
+/// A copy of a block of elements: `count` of them copied or converted, and 1 up to `end`, so that no optimizer divides
 /// by zero.
 template <class A>
 struct Staged {
   alignas(alignment_bytes) std::array<A, update_block> values;
 
   template <class T>
-  A* in(const T* from, std::size_t count) {
+  A* in(const T* from, std::size_t count, std::size_t end) {
     for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<A>(from[i]);
-    std::fill(values.begin() + static_cast<std::ptrdiff_t>(count), values.end(), A{1});
+    for (std::size_t i = count; i < end; ++i) values[i] = A{1};
     return values.data();
   }
   template <class T>
@@ -110,11 +110,10 @@ void fused_update(HostStream, const Optimizer& optimizer, const Step& step, Span
   detail::Staged<A> staged_weight, staged_gradient;
   std::array<detail::Staged<A>, states> staged_state;
   for (; begin < weight.size(); begin += block) {
-    const std::size_t count = std::min(block, weight.size() - begin);
-    for (std::size_t s = 0; s < states; ++s) here[s] = staged_state[s].in(state[s].data() + begin, count);
-    detail::update_lanes<Optimizer, A>(lane_bytes, coefficients, staged_weight.in(weight.data() + begin, count),
-                                       staged_gradient.in(gradient.data() + begin, count), here,
-                                       (count + lanes - 1) / lanes * lanes);
+    const std::size_t count = std::min(block, weight.size() - begin), end = (count + lanes - 1) / lanes * lanes;
+    for (std::size_t s = 0; s < states; ++s) here[s] = staged_state[s].in(state[s].data() + begin, count, end);
+    detail::update_lanes<Optimizer, A>(lane_bytes, coefficients, staged_weight.in(weight.data() + begin, count, end),
+                                       staged_gradient.in(gradient.data() + begin, count, end), here, end);
     staged_weight.out(weight.data() + begin, count);
     for (std::size_t s = 0; s < states; ++s) staged_state[s].out(state[s].data() + begin, count);
   }

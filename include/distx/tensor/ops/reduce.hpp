@@ -87,19 +87,32 @@ struct SpreadToMaxima {
     using V = Lanes<T, Bytes>;
     if (slices.count == 1) slices.size *= std::exchange(slices.blocks, 1);
     const auto [blocks, count, size] = slices;
-    const std::size_t results = blocks * size, numbers = results * count, width = size == 1 ? count : size;
-    for (std::size_t at = 0; at < numbers; at += width) {
-      const std::size_t block = at / (count * size);
-      const auto reduced = [&](const T* from, std::size_t i) {
-        return size == 1 ? V(from[block]) : wide_before<V>(from + results, from + block * size + i);
-      };
-      for (std::size_t i = 0; i < width; i += V::size)  // the numbers after a row are set later
-        narrow_before(out + numbers, out + at + i,
-                      chosen(wide_before<V>(x + numbers, x + at + i), reduced(maxima, i), reduced(slopes, i)));
+    const std::size_t results = blocks * size, numbers = results * count;
+    if (size == 1) return to_rows<V>(blocks, count, x, maxima, slopes, out);
+    for (std::size_t at = 0; at < numbers; at += size) {
+      const std::size_t block = at / (count * size) * size;
+      for (std::size_t i = 0; i < size; i += V::size)  // the numbers after a slice are set later
+        narrow_before(
+            out + numbers, out + at + i,
+            chosen(wide_before<V>(x + numbers, x + at + i), wide_before<V>(maxima + results, maxima + block + i),
+                   wide_before<V>(slopes + results, slopes + block + i)));
     }
   }
 
  private:
+  template <class V, class T>
+  static void to_rows(std::size_t rows, std::size_t columns, const T* x, const T* maxima, const T* slopes, T* out) {
+    const T *const end = x + rows * columns, *const whole = end - std::min(rows * columns, columns + V::size);
+    T* const out_end = out + rows * columns;
+    for (std::size_t row = 0; row < rows; ++row, x += columns, out += columns) {
+      const V maximum(maxima[row]), slope(slopes[row]);
+      if (x < whole)  // the numbers after a row are set later
+        for (std::size_t i = 0; i < columns; i += V::size) chosen(V::load(x + i), maximum, slope).store(out + i);
+      else
+        for (std::size_t i = 0; i < columns; i += V::size)
+          narrow_before(out_end, out + i, chosen(wide_before<V>(end, x + i), maximum, slope));
+    }
+  }
   /// Returns the slope where the value is the maximum or NaN: if there is a NaN, it is the maximum. Without
   /// comparisons, which g++ takes apart for wide registers.
   template <class T, std::size_t Bytes>
@@ -159,8 +172,14 @@ auto spread(const Caller& caller, const X& x, const G& gradient, value_of<X> fac
       [&](auto, auto grads, auto out) {
         const auto [blocks, count, size] = Slices(out.extents(), Dim);
         auto* to = out.data();
+        constexpr std::size_t at_once = 4;
+        const std::size_t numbers = out.values().size();
+        const auto* const whole = to + (count > 2 ? numbers - std::min(numbers, count + at_once) : 0);
         for (const auto *from = grads.data(), *end = from + blocks * size; from != end; from += size)
-          if (size == 1)
+          if (size == 1 && to < whole) {  // the numbers after a row are set later
+            for (std::size_t i = 0; i < count; i += at_once) std::fill_n(to + i, at_once, factor * *from);
+            to += count;
+          } else if (size == 1)
             to = std::fill_n(to, count, factor * *from);
           else
             for (std::size_t slice = 0; slice < count; ++slice)
