@@ -59,12 +59,24 @@ struct MaxOfSlices {
     const auto [blocks, count, size] = slices;
     const LaneMaxima<T, Bytes> none(V(-std::numeric_limits<T>::infinity()));
     T* const end = out + blocks * size;
-    if (size == 1 && blocks > 1) return of_rows<V>(x, blocks, count, none, out);
+    if (size == 1 && count >= 4 * V::size) return of_long_rows<V>(x, blocks, count, none, out);
+    if (size == 1) return of_rows<V>(x, blocks, count, none, out);
     reduce_each_block<V>(x, blocks, count, size, none,
                          [=](std::size_t at, const auto& most) { narrow_before(end, out + at, most.value()); });
   }
 
  private:
+  template <class V, class T, class Maxima>
+  static void of_long_rows(const T* x, std::size_t rows, std::size_t columns, const Maxima& none, T* out) {
+    for (std::size_t row = 0; row < rows; ++row, x += columns) {
+      Maxima most = none;
+      for (std::size_t i = 0; i + V::size < columns; i += V::size) most += V::load(x + i);
+      most += V::load(x + columns - V::size);  // some numbers again
+      T lanes[V::size];
+      most.value().store(lanes);
+      of_rows<V>(lanes, 1, V::size, none, out + row);
+    }
+  }
   /// Computes a row in each lane.
   template <class V, class T, class Maxima>
   static void of_rows(const T* x, std::size_t rows, std::size_t columns, const Maxima& none, T* out) {
@@ -142,8 +154,8 @@ void max_of_slices(HostStream stream, const Slices& slices, Span<const T> x, Spa
   const auto [blocks, count, size] = slices;
   if constexpr (std::same_as<T, float> || std::same_as<T, double>)
     if (count > 0 && size > 0)
-      return run_on_lanes<MaxOfSlices>(lane_bytes_for((size > 1 ? size : blocks) * sizeof(T)), slices, x.data(),
-                                       out.data());
+      return run_on_lanes<MaxOfSlices>(lane_bytes_for((size > 1 ? size : std::max(blocks, count / 4)) * sizeof(T)),
+                                       slices, x.data(), out.data());
   using Limits = std::numeric_limits<accumulator_t<T>>;
   fill(stream, out, T(Limits::has_infinity ? -Limits::infinity() : Limits::lowest()));
   for (std::size_t block = 0; block < blocks; ++block)
@@ -174,7 +186,7 @@ auto spread(const Caller& caller, const X& x, const G& gradient, value_of<X> fac
         auto* to = out.data();
         constexpr std::size_t at_once = 4;
         const std::size_t numbers = out.values().size();
-        const auto* const whole = to + (count > 2 ? numbers - std::min(numbers, count + at_once) : 0);
+        const auto* const whole = to + numbers - std::min(numbers, count + at_once);
         for (const auto *from = grads.data(), *end = from + blocks * size; from != end; from += size)
           if (size == 1 && to < whole) {  // the numbers after a row are set later
             for (std::size_t i = 0; i < count; i += at_once) std::fill_n(to + i, at_once, factor * *from);

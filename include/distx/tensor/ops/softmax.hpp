@@ -58,7 +58,7 @@ struct SoftmaxRowsBackward {
           [&]<class V>(std::size_t i, V v) { at_once.store(to, i, value.at(i, v) * (grad.at(i, v) - V(mean))); });
     };
     // Few operations on each number, so reading numbers that are apart takes more time than it saves for longer rows.
-    for_each_row<Bytes>(y.rows, y.columns, each_row, 7);
+    for_each_row<Bytes>(y.rows, y.columns, each_row, 6);
   }
 };
 DISTX_KERNELS_END
