@@ -183,19 +183,18 @@ auto spread(const Caller& caller, const X& x, const G& gradient, value_of<X> fac
       caller,
       [&](auto, auto grads, auto out) {
         const auto [blocks, count, size] = Slices(out.extents(), Dim);
+        const auto *from = grads.data(), *const end = from + blocks * size;
         auto* to = out.data();
-        constexpr std::size_t at_once = 4;
-        const std::size_t numbers = out.values().size();
-        const auto* const whole = to + numbers - std::min(numbers, count + at_once);
-        for (const auto *from = grads.data(), *end = from + blocks * size; from != end; from += size)
-          if (size == 1 && to < whole) {  // the numbers after a row are set later
+        if (size == 1) {
+          constexpr std::size_t at_once = 4;
+          const auto* const last = to + blocks * count - std::min(blocks * count, count + at_once);
+          for (; to < last; ++from, to += count)  // the numbers after a row are set later
             for (std::size_t i = 0; i < count; i += at_once) std::fill_n(to + i, at_once, factor * *from);
-            to += count;
-          } else if (size == 1)
-            to = std::fill_n(to, count, factor * *from);
-          else
-            for (std::size_t slice = 0; slice < count; ++slice)
-              to = std::transform(from, from + size, to, [=](auto slope) { return factor * slope; });
+          for (; from != end; ++from) to = std::fill_n(to, count, factor * *from);
+        }
+        for (; from != end; from += size)
+          for (std::size_t slice = 0; slice < count; ++slice)
+            to = std::transform(from, from + size, to, [=](auto slope) { return factor * slope; });
       },
       x, gradient);
 }
