@@ -6,6 +6,7 @@
 #include <distx/tensor.hpp>
 #include <distx/tensor/ops.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include <limits>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <vector>
 
 // Operations on floats against the same formulas in long double. Bounds follow from the lengths and the scales of the
@@ -86,6 +88,20 @@ std::string outside(const X& tensor, const Exact& exact, const Bound& bound) {
   return count == 0 ? ""
                     : std::to_string(count) + " beyond their bounds, number " + std::to_string(worst) + " by " +
                           std::to_string(static_cast<double>(most)) + " times";
+}
+
+/// The norm of the results' errors, relative to that of the exact numbers.
+template <class X>
+double distance(const X& tensor, const Exact& exact) {
+  const auto results = tensor.local();
+  REQUIRE(results.size() == exact.size());
+  long double error = 0, norm = 0;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    const long double difference = exact[i] - static_cast<long double>(results[i]);
+    error += difference * difference;
+    norm += exact[i] * exact[i];
+  }
+  return static_cast<double>(std::sqrt(error / norm));
 }
 
 /// Sums over the first dimension of rows.
@@ -481,6 +497,81 @@ TEST_CASE("a NaN makes its row of softmax and cross_entropy NaN, and only that")
   });
 }
 
+namespace {
+
+/// Floats of one of the kinds in `inputs`.
+std::vector<float> values(std::string_view kind, std::size_t count) {
+  return values(*std::ranges::find(inputs, kind, &Numbers::name), count);
+}
+
+}  // namespace
+
+// The factors are the errors of PyTorch's operations on floats of the same kinds, measured as in docs/numerics.md.
+TEST_CASE("the errors of row operations are at most 1.2 times those of PyTorch's") {
+  on_one_rank([](const Mesh& mesh) {
+    const auto of_layer_norm = [&](const char* kind, std::size_t rows, std::size_t n) {
+      const auto x = values(kind, rows * n);
+      Exact exact;
+      for (std::size_t row = 0; row < rows; ++row) {
+        const Normal normal(&x[row * n], n, 1e-5);
+        exact.insert(exact.end(), normal.values.begin(), normal.values.end());
+      }
+      return distance(ops::layer_norm(distx::from_local(mesh, {rows, n}, x), distx::full<float>(mesh, {n}, 1),
+                                      distx::full<float>(mesh, {n}, 0)),
+                      exact);
+    };
+    CHECK(of_layer_norm("mean 1,000", 64, 1'024) <= 1.2 * 2.4e-5);
+    CHECK(of_layer_norm("mean 10,000", 4, 65'536) <= 1.2 * 3.7e-4);
+
+    struct Errors {
+      double softmax, loss, gradient;
+    };
+    const auto of_logits = [&](const char* kind, std::size_t rows, std::size_t n) {
+      const auto x = values(kind, rows * n);
+      Exact exact, of_loss(rows), of_x;
+      const auto target = [&](std::size_t row) { return row * 7 % n; };
+      for (std::size_t row = 0; row < rows; ++row) {
+        const Exponentials e(&x[row * n], n);
+        of_loss[row] = std::log(e.sum) - (x[row * n + target(row)] - e.maximum);
+        for (std::size_t i = 0; i < n; ++i) {
+          exact.push_back(e.values[i] / e.sum);
+          of_x.push_back(exact.back() - (i == target(row) ? 1 : 0));
+        }
+      }
+      const auto logits = distx::from_local(mesh, {rows, n}, x);
+      const auto targets =
+          distx::generate<int>(mesh, {rows}, [&](const auto& index) { return static_cast<int>(target(index[0])); });
+      const auto [losses, log_sums] = ops::cross_entropy(logits, targets);
+      return Errors{
+          distance(ops::softmax(logits), exact), distance(losses, of_loss),
+          distance(ops::cross_entropy_backward(logits, targets, log_sums, distx::full<float>(mesh, {rows}, 1)), of_x)};
+    };
+    const Errors small = of_logits("a small range", 4, 65'536);
+    CHECK(small.softmax <= 1.2 * 3.5e-7);
+    CHECK(small.loss <= 1.2 * 5.2e-8);
+    CHECK(of_logits("normal times 10", 64, 64).gradient <= 1.2 * 4.5e-8);
+    CHECK(of_logits("mean 1,000", 64, 64).gradient <= 1.2 * 2.6e-8);
+    CHECK(of_logits("mean 10,000", 64, 64).gradient <= 1.2 * 2.6e-8);
+  });
+}
+
+TEST_CASE("the errors of sums of millions are at most 1.2 times those of PyTorch's") {
+  on_one_rank([](const Mesh& mesh) {
+    const std::size_t rows = 1'000'000, columns = 7, n = 10'000'000;
+    const auto of_columns = [&](const char* kind) {
+      const auto x = values(kind, rows * columns);
+      return distance(ops::sum_rows(distx::from_local(mesh, {rows, columns}, x)), ColumnSums(x, columns).sums);
+    };
+    CHECK(of_columns("normal") <= 1.2 * 1.7e-7);
+    CHECK(of_columns("cancelling") <= 1.2 * 4.0e-5);
+    const auto x = values("normal", n);
+    const long double sum = std::accumulate(x.begin(), x.end(), 0.0L);
+    const auto tensor = distx::from_local(mesh, {n}, x);
+    CHECK(distance(ops::sum_over<0>(tensor), {sum}) <= 1.2 * 1.6e-7);
+    CHECK(distance(ops::mean_over<0>(tensor), {sum / n}) <= 1.2 * 1.2e-7);
+  });
+}
+
 TEST_CASE("causal attention and its gradient are as exact as exponentials of floats") {
   constexpr std::size_t length = 300, size = 32, row = 3 * size;
   on_one_rank([](const Mesh& mesh) {
@@ -517,15 +608,6 @@ TEST_CASE("causal attention and its gradient are as exact as exponentials of flo
             of_x[part(s, 1) + i] += score * x[part(t, 0) + i];
           }
       }
-      const auto norm = [](const Exact& of) {
-        return std::sqrt(std::inner_product(of.begin(), of.end(), of.begin(), 0.0L));
-      };
-      const auto distance = [&](const auto& tensor, const Exact& exact) {
-        const auto results = tensor.local();
-        Exact difference(exact);
-        for (std::size_t i = 0; i < exact.size(); ++i) difference[i] -= results[i];
-        return static_cast<double>(norm(difference) / norm(exact));
-      };
       const auto tensor = distx::from_local(mesh, {1, length, 3, 1, size}, x);
       const auto grad = distx::from_local(mesh, {1, length, 1, size}, g);
       CHECK(distance(ops::causal_attention(tensor), out) < 1e-7);
