@@ -259,7 +259,8 @@ TEST_CASE_TEMPLATE("a row has the same bits alone and among others, at every len
         const auto results = [&](std::size_t begin, std::size_t count) {
           const auto x = part(begin, count, 0), gradient = part(begin, count, 1'000'000);
           const auto targets = distx::full<int>(mesh, {count}, static_cast<int>(n / 2));
-          const auto slopes = distx::full<T>(mesh, {count}, T(0.3));
+          const auto slopes = distx::generate<T>(
+              mesh, {count}, [&](const auto& index) { return static_cast<T>(noise(begin + index[0])); });
           std::vector<T> all;
           const auto add = [&](const auto& tensor) {
             for (const auto each : tensor.local()) all.push_back(static_cast<T>(each));
@@ -268,11 +269,13 @@ TEST_CASE_TEMPLATE("a row has the same bits alone and among others, at every len
           add(ops::softmax(x)), add(ops::softmax_backward(x, gradient)), add(ops::layer_norm(x, weight, weight));
           add(ops::layer_norm_backward(x, weight, gradient).input);
           add(loss.losses), add(ops::cross_entropy_backward(x, targets, loss.log_sums, slopes));
-          add(ops::sum_over<1>(x)), add(ops::mean_over<1>(x)), add(ops::max_over<1>(x));
+          const auto most = ops::max_over<1>(x);
+          add(ops::sum_over<1>(x)), add(ops::mean_over<1>(x)), add(most);
+          add(ops::sum_over_backward<1>(x, slopes)), add(ops::max_over_backward<1>(x, most, slopes));
           return all;
         };
         const auto together = results(0, rows);
-        const std::size_t sizes[] = {n, n, n, n, 1, n, 1, 1, 1};
+        const std::size_t sizes[] = {n, n, n, n, 1, n, 1, 1, 1, n, n};
         for (std::size_t row = 0; row < rows; ++row) {
           std::vector<T> expected;
           std::size_t begin = 0;
