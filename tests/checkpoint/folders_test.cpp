@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <set>
@@ -37,17 +38,21 @@ std::set<std::string> names_in(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
   return names;
 }
-/// The only folder of a directory that is not published.
-fs::path unpublished_in(const fs::path& directory) {
+/// The only entry of a directory whose name ends with this.
+fs::path only_one(const fs::path& directory, const char* ending) {
   fs::path found;
   for (const auto& entry : fs::directory_iterator(directory)) {
-    if (!entry.path().filename().string().ends_with(".part")) continue;
+    if (!entry.path().filename().string().ends_with(ending)) continue;
     CHECK(found.empty());
     found = entry.path();
   }
   CHECK_FALSE(found.empty());
   return found;
 }
+/// The only folder of a directory that is not published.
+fs::path unpublished_in(const fs::path& directory) { return only_one(directory, ".part"); }
+/// The only entry of a directory that was set aside.
+fs::path replaced_in(const fs::path& directory) { return only_one(directory, ".replaced"); }
 fs::path first_shard(const fs::path& folder) {
   for (const auto& name : names_in(folder))
     if (name.starts_with("shard-")) return folder / name;
@@ -60,6 +65,14 @@ void save_step(const fs::path& directory, const SaveOptions& options, int ranks 
     Trainer<> trainer(comm, distx::AdamW{}, {.stage = 3});
     save(directory, trainer.training(), options);
   });
+}
+/// Saves one step of a new training of these ranks.
+void save_new(const fs::path& directory, std::uint64_t step, distx::ThreadCommunicator& comm, bool async) {
+  Trainer<> trainer(comm, distx::AdamW{}, {.stage = 3});
+  if (async)
+    save_async(directory, trainer.training(), {.step = step}).finish();
+  else
+    save(directory, trainer.training(), {.step = step});
 }
 /// Loads a checkpoint on one rank, and returns its message; empty if it succeeds.
 std::string load_failure(const fs::path& folder) {
@@ -328,51 +341,70 @@ TEST_CASE("keep counts whole checkpoints only") {
   CHECK_FALSE(fs::exists(step_folder(folder.path(), 1)));
 }
 
-TEST_CASE("a link or a file in place of a step's folder is a CheckpointError, and its target stays as it is") {
+TEST_CASE("a file or a link to a checkpoint in place of a step's folder is a CheckpointError, and stays as it is") {
   const Folder folder;
-  const auto run = folder.path() / "run", models = folder.path() / "models";
+  const auto run = folder.path() / "run", other = folder.path() / "other";
+  save_step(other, {.step = 1});
+  fs::create_directory(run);
+  fs::create_directory_symlink(step_folder(other, 1), step_folder(run, 1));
+  set_content(step_folder(run, 2), "precious");
+  const auto before = names_in(run);
+  for (const std::uint64_t step : {1u, 2u})
+    for (const bool async : {false, true}) {
+      CAPTURE(step);
+      CAPTURE(async);
+      expect_part(failure(2, [&](distx::ThreadCommunicator& comm) { save_new(run, step, comm, async); }),
+                  step == 1 ? "is a checkpoint already" : "is a file");
+    }
+  CHECK(names_in(run) == before);
+  CHECK(content_of(step_folder(run, 2)) == "precious");
+  CHECK(load_failure(step_folder(run, 1)) == "");
+}
+
+TEST_CASE("a link to no checkpoint in place of a step's folder is set aside, and its target stays as it is") {
+  const Folder folder;
+  const auto run = folder.path() / "run", models = folder.path() / "models", broken = folder.path() / "broken";
   fs::create_directory(run);
   fs::create_directory(models);
   set_content(models / "model.safetensors", "precious");
   set_content(models / "shard-00001-model-00001-of-00001.safetensors", "precious");
   save_step(folder.path() / "other", {.step = 1});
-  fs::create_directory_symlink(models, step_folder(run, 1));
-  fs::create_directory_symlink(folder.path() / "absent", step_folder(run, 2));
-  fs::create_directory_symlink(step_folder(folder.path() / "other", 1), step_folder(run, 3));
-  set_content(step_folder(run, 4), "precious");
-  const auto before = names_in(run);
-  for (const std::uint64_t step : {1u, 2u, 3u, 4u})
+  fs::rename(step_folder(folder.path() / "other", 1), broken);
+  fs::remove(first_shard(broken));
+  const std::array<fs::path, 4> targets{models, "../models", folder.path() / "absent", broken};
+  for (const auto& target : targets)
     for (const bool async : {false, true}) {
-      CAPTURE(step);
-      expect_part(failure(2,
-                          [&](distx::ThreadCommunicator& comm) {
-                            Trainer<> trainer(comm, distx::AdamW{}, {.stage = 3});
-                            if (async)
-                              save_async(run, trainer.training(), {.step = step}).finish();
-                            else
-                              save(run, trainer.training(), {.step = step});
-                          }),
-                  "is a link or a file");
+      CAPTURE(target.string());
+      CAPTURE(async);
+      fs::create_directory_symlink(target, step_folder(run, 1));
+      const auto in_models = names_in(models), in_broken = names_in(broken);
+      on_ranks(2, [&](distx::ThreadCommunicator& comm) { save_new(run, 1, comm, async); });
+      CHECK(fs::symlink_status(step_folder(run, 1)).type() == fs::file_type::directory);
+      CHECK(load_failure(step_folder(run, 1)) == "");
+      const auto aside = replaced_in(run);
+      CHECK(fs::read_symlink(aside) == target);
+      CHECK(names_in(run).size() == 2);
+      CHECK(names_in(models) == in_models);
+      CHECK(names_in(broken) == in_broken);
+      CHECK_FALSE(fs::exists(folder.path() / "absent"));
+      fs::remove(aside);
+      fs::remove_all(step_folder(run, 1));
     }
-  CHECK(names_in(run) == before);
-  CHECK(names_in(models).size() == 2);
   CHECK(content_of(models / "shard-00001-model-00001-of-00001.safetensors") == "precious");
-  CHECK(content_of(step_folder(run, 4)) == "precious");
-  CHECK_FALSE(fs::exists(folder.path() / "absent"));
-  CHECK(load_failure(step_folder(run, 3)) == "");
 }
 
-TEST_CASE("a link that appears while a step is saved is a CheckpointError, and its target stays as it is") {
+TEST_CASE("a link that appears while a step is saved is set aside, and its target stays as it is") {
   const Folder folder;
   fs::create_directory(folder.path() / "models");
-  failure(2, [&](distx::ThreadCommunicator& comm) {
+  on_ranks(2, [&](distx::ThreadCommunicator& comm) {
     Trainer<> trainer(comm, distx::AdamW{}, {.stage = 3});
     auto pending = save_async(folder.path(), trainer.training(), {.step = 1});
     if (comm.rank() == 0) fs::create_directory_symlink(folder.path() / "models", step_folder(folder.path(), 1));
     pending.finish();
   });
   CHECK(names_in(folder.path() / "models").empty());
-  CHECK(names_in(folder.path()) == std::set<std::string>{"models", "step-000000000001"});
+  CHECK(fs::read_symlink(replaced_in(folder.path())) == folder.path() / "models");
+  CHECK(load_failure(step_folder(folder.path(), 1)) == "");
 }
 
 TEST_CASE("keep leaves links, what they lead to, and files that no save has written") {

@@ -21,12 +21,12 @@ namespace {
 using namespace std::chrono_literals;
 using Batch = std::vector<std::size_t>;
 
-const distx::SamplerOptions options{.batch_size = 3, .seed = 11};
+const distx::SamplerOptions of_tests{.batch_size = 3, .seed = 11};
 
 Batch copied(std::span<const std::size_t> indices) { return {indices.begin(), indices.end()}; }
 
 std::vector<Batch> expected(std::size_t samples, std::uint64_t epoch) {
-  const auto all = distx::DistributedSampler(samples, 0, 1, options).epoch(epoch);
+  const auto all = distx::DistributedSampler(samples, 0, 1, of_tests).epoch(epoch);
   std::vector<Batch> batches;
   for (std::size_t i = 0; i < all.size(); i += 3) batches.push_back({all[i], all[i + 1], all[i + 2]});
   return batches;
@@ -45,7 +45,7 @@ bool meet(std::latch& latch) {
 
 auto loader(std::size_t samples, auto make, std::size_t workers, std::size_t prefetch = 2,
             distx::Timeout deadline = 20s) {
-  return distx::DataLoader(distx::DistributedSampler(samples, 0, 1, options), make,
+  return distx::DataLoader(distx::DistributedSampler(samples, 0, 1, of_tests), make,
                            {.workers = workers, .prefetch = prefetch, .deadline = deadline});
 }
 

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = os.path.dirname(TESTS)
 MPIRUN = os.path.join(TESTS, "mpirun")
-RANKS = os.path.join(os.path.dirname(TESTS), "tools", "ranks")
-RUN = os.path.join(os.path.dirname(TESTS), "tools", "run")
+RANKS = os.path.join(ROOT, "tools", "ranks")
+RUN = os.path.join(ROOT, "tools", "run")
 
 
 def ways(program, mpi, common):
@@ -119,7 +121,8 @@ def sent_per_step(said):
 def refuse(program, cases, mpi):
     """Each case ends every rank with status 1 or 2, and prints one line with its words: [(arguments, words)]. Ranks whose
     lines name the rank may print one each; no line is printed twice."""
-    for arguments, words in cases:
+    def check(case):
+        arguments, words = case
         chosen = "--backend" in arguments
         alone = [["--backend", "serial"]] + [["--backend", name, "--ranks", "2"] for name in ("threads", "shm")]
         for how in alone if not chosen else [[]]:
@@ -129,6 +132,10 @@ def refuse(program, cases, mpi):
             shell = ["sh", "-c", '"$@"; echo "status $?"', "sh"]
             how = [] if chosen else ["--backend", "mpi"]
             refused([MPIRUN, "--timeout", "60", "2", *shell, program, *how, *arguments], words, 2)
+
+    with ThreadPoolExecutor(2) as pool:  # each mostly waits for a launcher
+        for _ in pool.map(check, cases):
+            pass
 
 
 def refused(command, words, ranks):

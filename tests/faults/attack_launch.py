@@ -64,10 +64,11 @@ def stand_in(kind, size, command):
 
 
 def launched(kind, size, command):
+    # Not by `env python3`, which may find a shell script that selects a Python: bash ignores SIGQUIT.
     if kind == "run":
-        return [RUN, "-n", str(size), "--grace", "1", *command]
+        return [sys.executable, RUN, "-n", str(size), "--grace", "1", *command]
     if kind == "ranks":
-        return [RANKS, str(size), "--grace", "1", *command]
+        return [sys.executable, RANKS, str(size), "--grace", "1", *command]
     if kind == "mpirun":
         return ["mpirun", "--oversubscribe", "-np", str(size), *command]
     return [sys.executable, os.path.abspath(__file__), "--stand-in", kind, str(size), *command]

@@ -113,7 +113,8 @@ inline void remove_folder(const Descriptor& folder, const std::filesystem::path&
   ::rmdir(path.c_str());  // it stays if the user has put files there
 }
 
-/// @throws CheckpointError unless a step may be saved as this folder: it is absent, or no whole checkpoint
+/// @throws CheckpointError unless a step may be saved as this folder: it is absent, or it is not a whole checkpoint and
+///   does not link to one
 inline void check_free(const std::filesystem::path& folder) {
   const auto refuse = [&](const std::string& what) {
     throw CheckpointError("'" + folder.string() + "' " + what + ", or save another step or elsewhere",
@@ -124,7 +125,7 @@ inline void check_free(const std::filesystem::path& folder) {
     if (errno != ENOENT) fail("open", folder, errno);
     return;
   }
-  if (!S_ISDIR(status.st_mode)) refuse("is a link or a file, and not written through or replaced; move it");
+  if (!S_ISDIR(status.st_mode) && !S_ISLNK(status.st_mode)) refuse("is a file, which is not replaced; move it");
   if (!is_present(folder / manifest_name)) return;
   Manifest manifest;
   try {
@@ -150,6 +151,18 @@ inline void set_aside(const Descriptor& folder, const std::filesystem::path& pat
       fail("move", path / name, errno);
   ::rmdir(aside.c_str());  // if another process has removed them meanwhile
 }
+/// Gives a link another name, which nothing removes. Its target stays as it is, and so does what is not a link any
+/// more.
+/// @throws CheckpointError
+inline void set_aside_link(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto target = std::filesystem::read_symlink(path, error);
+  if (error == std::errc::no_such_file_or_directory || error == std::errc::invalid_argument) return;
+  if (!error) std::filesystem::create_symlink(target, path.string() + '.' + draw_name() + ".replaced", error);
+  if (error) fail("move", path, error.value());
+  // Unlike a rename, it fails if another process has meanwhile published a folder of this name.
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT && errno != EISDIR) fail("move", path, errno);
+}
 /// Whether a folder, which is open, has a file of this name.
 [[nodiscard]] inline bool has(const Descriptor& folder, const char* name) noexcept {
   return ::faccessat(folder.native_handle(), name, F_OK, 0) == 0;
@@ -164,6 +177,7 @@ inline void publish(const Descriptor& folder, const std::filesystem::path& from,
     if (!taken || attempt == 9) fail("publish", from, error);
     const auto there = open_folder(to);
     check_free(to);
+    if (!there) set_aside_link(to);
     if (!there || !is_same(there, to)) continue;  // it was not the one that was checked
     if (has(there, removed_manifest_name))
       remove_folder(there, to);
