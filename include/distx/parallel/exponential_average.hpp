@@ -15,6 +15,8 @@ class DataParallel;
 namespace detail {
 
 template <MemorySpace Space>
+class TrainingCalls;
+template <MemorySpace Space>
 class TrainingEngine;
 template <MemorySpace Space>
 class TrackedBytes;
@@ -80,7 +82,7 @@ class ExponentialAverage {
   template <class... Policies>
   friend class DataParallel;
 
-  ExponentialAverage(Engine& engine, double decay, stream after, const here& location);
+  ExponentialAverage(detail::TrainingCalls<Space>& engine, double decay, stream after, const here& location);
 
   template <class F>
   void each(F&& f);
