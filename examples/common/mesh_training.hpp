@@ -45,11 +45,11 @@ class MeshTraining {
 
   void step(const distx::StepOptions& options) {
     charge(times_.compute);
-    inner_.reduce();
+    inner_.reduce_gradients();
     charge(times_.communication);
-    inner_.update(options);
+    inner_.update_weights(options);
     charge(times_.update);
-    inner_.gather();
+    inner_.gather_weights();
     charge(times_.communication);
   }
 

@@ -66,11 +66,11 @@ class TimedTraining {
 
   void step(const distx::StepOptions& options) {
     charge(times_.compute);
-    self_->reduce();
+    self_->reduce_gradients();
     charge(times_.communication);
-    self_->update(options);
+    self_->update_weights(options);
     charge(times_.update);
-    self_->gather();
+    self_->gather_weights();
     charge(times_.communication);
   }
 
@@ -101,9 +101,9 @@ class TimedTraining {
     virtual void ready(Parameters) = 0;
     virtual Scope micro_batch(bool) = 0;
     virtual Scope evaluate() = 0;
-    virtual void reduce() = 0;
-    virtual void update(const distx::StepOptions&) = 0;
-    virtual void gather() = 0;
+    virtual void reduce_gradients() = 0;
+    virtual void update_weights(const distx::StepOptions&) = 0;
+    virtual void gather_weights() = 0;
     [[nodiscard]] virtual distx::observe::MemoryLedger memory() const = 0;
     virtual void save(const std::filesystem::path&, const distx::checkpoint::SaveOptions&) = 0;
     virtual distx::checkpoint::Loaded load(const std::filesystem::path&) = 0;
@@ -131,9 +131,9 @@ class TimedTraining {
       }
     }
     Scope evaluate() override { return std::make_shared<decltype(training.evaluate())>(training.evaluate()); }
-    void reduce() override { training.reduce(); }
-    void update(const distx::StepOptions& options) override { training.update(options); }
-    void gather() override { training.gather(); }
+    void reduce_gradients() override { training.reduce_gradients(); }
+    void update_weights(const distx::StepOptions& options) override { training.update_weights(options); }
+    void gather_weights() override { training.gather_weights(); }
     [[nodiscard]] distx::observe::MemoryLedger memory() const override { return training.memory(); }
     void save(const std::filesystem::path& directory, const distx::checkpoint::SaveOptions& options) override {
       if constexpr (requires { training.state(); }) distx::checkpoint::save(directory, training, options);

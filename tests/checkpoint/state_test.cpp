@@ -173,7 +173,7 @@ TEST_CASE("a state with gradients of an unfinished step is neither saved nor loa
     });
     std::filesystem::remove_all(folder.path() / ("step-00000000000" + std::to_string(stage + 1)));
   };
-  const char* const words = "call this after step or gather";
+  const char* const words = "call this after step or gather_weights";
   for (int stage = 0; stage < 4; ++stage) {
     refuses(stage, words, [](auto& training, auto& parameter) { training.gradient(parameter)[0] = 1; });
     refuses(stage, words, [](auto& training, auto& parameter) {

@@ -49,12 +49,12 @@ struct Whole {
   }
   Scope evaluate() { return Scope("the evaluation"); }
   void ready(const Parameter& parameter) { take("ready " + parameter.name(), 1); }
-  void reduce() { take("reduce", 8); }
-  void update(const distx::StepOptions& options) {
+  void reduce_gradients() { take("reduce_gradients", 8); }
+  void update_weights(const distx::StepOptions& options) {
     CHECK(options.learning_rate == 0.5);
-    take("update", 4);
+    take("update_weights", 4);
   }
-  void gather() { take("gather", 2); }
+  void gather_weights() { take("gather_weights", 2); }
   [[nodiscard]] distx::observe::MemoryLedger memory() const {
     distx::observe::MemoryLedger ledger;
     ledger.weights.held = 123;
@@ -90,8 +90,8 @@ TEST_CASE("the time of a step is divided among its phases, and time between step
     Hands::seconds += 64;
     training.step({.learning_rate = 0.5});
     CHECK(asked ==
-          "unshard weight, unshard bias, end of weight, end of bias, micro-batch, ready bias, reduce, update, "
-          "gather, ");
+          "unshard weight, unshard bias, end of weight, end of bias, micro-batch, ready bias, reduce_gradients, "
+          "update_weights, gather_weights, ");
     CHECK(training.times().compute == step * (100 + 64));
     CHECK(training.times().communication == step * (2 * 16 + 32 + 1 + 8 + 2));
     CHECK(training.times().update == step * 4);

@@ -158,17 +158,18 @@ Result train(C& comm, const Way& way) {
         pass(owned, number);
     }
     if (way.own_update) {
-      training.reduce(steps);
+      training.reduce_gradients(steps);
       for (const auto& segment : training.owned()) {
         const Span<T, Cuda> gradient(static_cast<T*>(segment.gradient.data()), segment.gradient.size());
         distx::scale(steps, gradient, -0.25);
         distx::add(steps, segment.template weights<T>(), Span<const T, Cuda>(gradient));
       }
-      training.gather(steps);
+      training.gather_weights(steps);
     } else if (way.in_parts) {
-      training.reduce(steps);
-      training.update({.learning_rate = 0.01}, main);  // each part on another stream, which are ordered all the same
-      training.gather(steps);
+      training.reduce_gradients(steps);
+      training.update_weights({.learning_rate = 0.01},
+                              main);  // each part on another stream, which are ordered all the same
+      training.gather_weights(steps);
     } else {
       training.step({.learning_rate = 0.01}, steps);
     }

@@ -127,9 +127,9 @@ TEST_CASE("different numbers of micro-batches are an error on every rank, with t
   check(0, "the number of micro-batches of step 0 differs: rank 0 has 2; rank 1 has 3", step);
   check(5, "the number of micro-batches of step 5 differs: rank 0 has 2; rank 1 has 3", step);
   check(5, "the number of micro-batches of step 5 differs: rank 0 has 2; rank 1 has 3", [](auto& training) {
-    training.reduce();
-    training.update({.learning_rate = 0.1});
-    training.gather();
+    training.reduce_gradients();
+    training.update_weights({.learning_rate = 0.1});
+    training.gather_weights();
   });
 }
 

@@ -52,9 +52,9 @@ std::vector<int> join_steps(Training& training, std::size_t batches, bool in_par
   for (std::size_t step = 0; (active.push_back(training.join(step < batches)), active.back() > 0); ++step) {
     if (step < batches) pass(step);
     if (in_parts) {
-      training.reduce();
-      training.update({.learning_rate = 0.01});
-      training.gather();
+      training.reduce_gradients();
+      training.update_weights({.learning_rate = 0.01});
+      training.gather_weights();
     } else {
       training.step({.learning_rate = 0.01});
     }

@@ -48,9 +48,9 @@ Result train(int ranks, bool passes, const Optimizer& optimizer, const Way& way)
                    way.unused);
       }
       if (way.in_parts) {
-        training.reduce();
-        training.update({.learning_rate = 0.01});
-        training.gather();
+        training.reduce_gradients();
+        training.update_weights({.learning_rate = 0.01});
+        training.gather_weights();
       } else {
         training.step({.learning_rate = 0.01});
       }

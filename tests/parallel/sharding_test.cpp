@@ -162,7 +162,7 @@ TEST_CASE("at stage 3, ranks that call ready in different orders get an error on
           static_cast<void>(training.gradient(parameter));
           training.ready(parameter);
         }
-        training.reduce();
+        training.reduce_gradients();
       });
       for (const auto& ending : endings) {
         CAPTURE(ending.words);
@@ -287,7 +287,7 @@ TEST_CASE("owned returns the segments that this rank updates, for custom kernels
             for (std::size_t i = 0; i < ref.gradient.size(); ++i)
               ref.gradient[i] = static_cast<float>(i % 1000) + static_cast<float>(2 * comm.rank());
           training.ready(refs);
-          training.reduce();
+          training.reduce_gradients();
           const auto owned = training.owned();
           if (one_array && stage == 1) CHECK(owned.size() <= sizes.size());
           for (const auto& segment : owned) {
@@ -300,7 +300,7 @@ TEST_CASE("owned returns the segments that this rank updates, for custom kernels
               ++updates[static_cast<std::size_t>(comm.rank())][begins[segment.parameter] + segment.offset + i];
             }
           }
-          training.gather();
+          training.gather_weights();
           for (const auto& ref : refs)
             results[static_cast<std::size_t>(comm.rank())].insert(results[static_cast<std::size_t>(comm.rank())].end(),
                                                                   ref.weight.begin(), ref.weight.end());
@@ -340,7 +340,7 @@ TEST_CASE("the gradient norm has the same bits for every partition, and clips th
             }
             training.ready(p);
           }
-          training.reduce();
+          training.reduce_gradients();
           CHECK(training.gradient_norm() == doctest::Approx(std::sqrt(exact)).epsilon(1e-12));
           double clipped = 0;
           for (const auto& segment : training.owned())
@@ -348,7 +348,7 @@ TEST_CASE("the gradient norm has the same bits for every partition, and clips th
           double all[1] = {stage == 0 ? clipped / ranks : clipped};
           distx::all_reduce(comm, all, distx::sum);
           CHECK(std::sqrt(all[0]) == doctest::Approx(0.5).epsilon(1e-6));
-          training.gather();
+          training.gather_weights();
           if (comm.rank() == 0) norms.push_back(training.gradient_norm());
         });
     for (const double norm : norms) CHECK(norm == norms.front());

@@ -24,10 +24,10 @@ inline constexpr bool is_training = false;
 /// Trains one model on all ranks: each rank computes gradients on its own part of the batch, and all ranks make the
 /// same update with the gradients averaged across ranks.
 ///
-/// Each step, every rank calls `ready` for each parameter when its gradient is final, and then `step`, or `reduce`,
-/// `update` and `gather`. Gradients belong to the training from `ready` until the step ends; from stage 1 of ZeRO on,
-/// their values are unspecified after it, because a step may not store averages. `ready` takes any order below stage 3;
-/// at stage 3 it is called in the same order on every rank.
+/// Each step, every rank calls `ready` for each parameter when its gradient is final, and then `step`, or
+/// `reduce_gradients`, `update_weights` and `gather_weights`. Gradients belong to the training from `ready` until the
+/// step ends; from stage 1 of ZeRO on, their values are unspecified after it, because a step may not store averages.
+/// `ready` takes any order below stage 3; at stage 3 it is called in the same order on every rank.
 ///
 /// At stage 3 weights are sharded and readable only in the scopes of `unshard`, which is collective: every rank opens
 /// and closes its scopes in the same order. Code written with `value`, `gradient` and `unshard` runs at every stage.

@@ -135,18 +135,18 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
   /// rank's part of that weight; of `state`, each array's part is a box of the whole array.
   /// @{
   using Methods::evaluate;
-  using Methods::gather;
+  using Methods::gather_weights;
   using Methods::gradient_norm;
   using Methods::loss_scale;
   using Methods::memory;
   using Methods::micro_batch;
   using Methods::owned;
-  using Methods::reduce;
+  using Methods::reduce_gradients;
   using Methods::release;
   using Methods::skipped_steps;
   using Methods::state;
   using Methods::step;
-  using Methods::update;
+  using Methods::update_weights;
   /// @}
 
  private:

@@ -75,7 +75,7 @@ class TrainingMethods {
   /// or what other ranks read, or ends the process by a signal.
   /// @throws InvalidArgument for what is not a parameter of the training
   /// @throws MismatchError on every rank if the ranks unshard different units, or hold different ones where these are
-  ///   gathered once for each host; where weights are mapped, at the latest from `step` or `reduce`
+  ///   gathered once for each host; where weights are mapped, at the latest from `step` or `reduce_gradients`
   template <class A>
   [[nodiscard]] scope unshard(const A& parameter, const here& location = here::current()) {
     return unshard_at({stream_, location}, parameter);
@@ -160,10 +160,11 @@ class TrainingMethods {
   /// Agrees on which ranks have a batch in the next step, if the ranks have different numbers of batches. Collective,
   /// between steps: call it on every rank before each step.
   ///
-  /// A rank without a batch calls `step` next, or `reduce`, `update` and `gather`, with the same options as the others,
-  /// and nothing else. It takes part in all collectives of the step with gradients of zero; the gradients are divided
-  /// by the number of ranks, or as `.average_over_active` says. At stage 3 it makes the calls of the ranks with a batch
-  /// as they announce them, which costs a small blocking reduction per call in such steps, and nothing is prefetched.
+  /// A rank without a batch calls `step` next, or `reduce_gradients`, `update_weights` and `gather_weights`, with the
+  /// same options as the others, and nothing else. It takes part in all collectives of the step with gradients of zero;
+  /// the gradients are divided by the number of ranks, or as `.average_over_active` says. At stage 3 it makes the calls
+  /// of the ranks with a batch as they announce them, which costs a small blocking reduction per call in such steps,
+  /// and nothing is prefetched.
   /// @return the number of ranks with a batch; if it is 0, no rank makes the step
   /// @throws InvalidState during a step, or in a scope of `unshard`
   /// @code
@@ -180,8 +181,8 @@ class TrainingMethods {
       return engine_->join(has_batch, on(after), location);
   }
 
-  /// Ends the step: `reduce`, `update` and `gather` in one call, with the update of one bucket overlapping the
-  /// communication of others. Collective.
+  /// Ends the step: `reduce_gradients`, `update_weights` and `gather_weights` in one call, with the update of one
+  /// bucket overlapping the communication of others. Collective.
   /// @throws InvalidArgument for an invalid learning rate; InvalidState if a parameter has no gradient
   /// @throws MismatchError on every rank if learning rates differ, in the steps that StepOptions names
   /// @throws NonFiniteError on every rank for a loss, or with clipping a gradient, that is not finite, unless
@@ -193,25 +194,25 @@ class TrainingMethods {
     engine_->step(options, on(after), location);
   }
   /// Averages the gradients across ranks, and clips them; a rank without a gradient counts as zeros. Collective.
-  void reduce(const std::optional<stream>& after = {}, const here& location = here::current()) {
-    engine_->reduce(on(after), location);
+  void reduce_gradients(const std::optional<stream>& after = {}, const here& location = here::current()) {
+    engine_->reduce_gradients(on(after), location);
   }
-  /// Updates the weights of this rank's shards with the optimizer. Collective. @pre `reduce`
-  void update(const StepOptions& options, const std::optional<stream>& after = {},
-              const here& location = here::current()) {
-    engine_->update(options, on(after), location);
+  /// Updates the weights of this rank's shards with the optimizer. Collective. @pre `reduce_gradients`
+  void update_weights(const StepOptions& options, const std::optional<stream>& after = {},
+                      const here& location = here::current()) {
+    engine_->update_weights(options, on(after), location);
   }
-  /// Ends the step: every rank receives the weights that other ranks have updated. Collective. @pre `reduce`
-  void gather(const std::optional<stream>& after = {}, const here& location = here::current()) {
-    engine_->gather(on(after), location);
+  /// Ends the step: every rank receives the weights that other ranks have updated. Collective. @pre `reduce_gradients`
+  void gather_weights(const std::optional<stream>& after = {}, const here& location = here::current()) {
+    engine_->gather_weights(on(after), location);
   }
 
-  /// Returns what this rank has to update between `reduce` and `gather`, for custom update kernels in place of
-  /// `update`.
+  /// Returns what this rank has to update between `reduce_gradients` and `gather_weights`, for custom update kernels in
+  /// place of `update_weights`.
   ///
   /// A segment is part of one parameter. At stages 1 to 3 the segments of all ranks partition the weights; at stage 0
   /// every rank has all of them. At stage 3, write the weights before the next `unshard`.
-  /// @throws InvalidState before `reduce`
+  /// @throws InvalidState before `reduce_gradients`
   [[nodiscard]] std::vector<Segment<space>> owned(const here& location = here::current()) {
     return engine_->owned(location);
   }

@@ -65,9 +65,9 @@ class TrainingCalls {
   virtual void step(const StepOptions& options, stream after, const here& location) = 0;
   virtual void capture(const std::function<void()>& f, stream after, const here& location) = 0;
   virtual void replay(const StepOptions& options, stream after, const here& location) = 0;
-  virtual void reduce(stream after, const here& location) = 0;
-  virtual void update(const StepOptions& options, stream after, const here& location) = 0;
-  virtual void gather(stream after, const here& location) = 0;
+  virtual void reduce_gradients(stream after, const here& location) = 0;
+  virtual void update_weights(const StepOptions& options, stream after, const here& location) = 0;
+  virtual void gather_weights(stream after, const here& location) = 0;
   /// Returns what this rank updates in this step.
   [[nodiscard]] virtual std::vector<Segment<Space>> owned(const here& location) = 0;
   /// Calls f(name, values) for every parameter with its whole values, in the order of the list.

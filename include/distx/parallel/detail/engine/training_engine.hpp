@@ -152,30 +152,30 @@ class TrainingEngine final : public TrainingCalls<Space> {
   void replay(const StepOptions& options, stream after, const here& location) override {
     if constexpr (CapturedWork<Space>::available) capture_.replay(*this, options, after, location);
   }
-  void reduce(stream after, const here& location) override {
-    call(StepCall::reduce, "reduce", after, location, [&] {
+  void reduce_gradients(stream after, const here& location) override {
+    call(StepCall::reduce_gradients, "reduce_gradients", after, location, [&] {
       end_joined_calls(after, location);
       start_reductions(after, location);
       if (scaling_.inspects()) inspect(true, after, location);
       reducer_.finish_all(after);
-      await_readers("reduce", after, location);
+      await_readers("reduce_gradients", after, location);
       state_.reduced();
     });
   }
-  void update(const StepOptions& options, stream after, const here& location) override {
-    call(StepCall::update, "update", after, location, [&] {
-      step_options_.check(options, scaling_.skips(), context("update", location));
-      note(options, context("update", location));
+  void update_weights(const StepOptions& options, stream after, const here& location) override {
+    call(StepCall::update_weights, "update_weights", after, location, [&] {
+      step_options_.check(options, scaling_.skips(), context("update_weights", location));
+      note(options, context("update_weights", location));
       if (!state_.skipped() && scaling_.skips_loss(is_finite(options.loss), comms_, location)) state_.skip();
-      await_readers("update", after, location);
+      await_readers("update_weights", after, location);
       for (std::size_t i = 0; i < reducer_.count() && !state_.skipped(); ++i)
         shards_.update(i, options, {scaling_.factor()}, true, after, location);
       state_.updated();
     });
   }
-  void gather(stream after, const here& location) override {
-    call(StepCall::gather, "gather", after, location, [&] {
-      check_no_scope("gather", location);
+  void gather_weights(stream after, const here& location) override {
+    call(StepCall::gather_weights, "gather_weights", after, location, [&] {
+      check_no_scope("gather_weights", location);
       end_step(after, location);
     });
   }

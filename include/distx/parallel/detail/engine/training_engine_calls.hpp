@@ -246,7 +246,7 @@ void TrainingEngine<Space>::end_micro_batch(stream after, const here& location) 
 
 template <MemorySpace Space>
 void TrainingEngine<Space>::start_reductions(stream after, const here& location) {
-  check_complete("reduce", location);
+  check_complete("reduce_gradients", location);
   start_rest(after, location);
   // After all reductions: a peer may wait for one of these before it joins this call.
   if (options_.allow_unused) parameters_.steps().agree_on_unused(comms_.all(), location);

@@ -14,9 +14,9 @@ enum class StepCall : std::uint8_t {
   unshard,
   micro_batch,
   step,
-  reduce,
-  update,
-  gather,
+  reduce_gradients,
+  update_weights,
+  gather_weights,
   owned,
   between_steps,
   load
@@ -45,7 +45,7 @@ class StepState {
       case StepCall::micro_batch:
         return micro_batches_ > 0 && last_ ? StepFault::after_last_micro_batch : StepFault::none;
       case StepCall::step:
-      case StepCall::reduce:
+      case StepCall::reduce_gradients:
         return last_ ? StepFault::none : StepFault::no_last_micro_batch;
       case StepCall::between_steps:
       case StepCall::load:
@@ -104,9 +104,9 @@ class StepState {
       {none, none, none, ended},                             // unshard
       {none, reduced_, reduced_, ended},                     // micro_batch
       {none, reduced_, reduced_, ended},                     // step
-      {none, reduced_, reduced_, ended},                     // reduce
-      {unreduced, none, StepFault::weights_updated, ended},  // update
-      {unreduced, none, none, ended},                        // gather
+      {none, reduced_, reduced_, ended},                     // reduce_gradients
+      {unreduced, none, StepFault::weights_updated, ended},  // update_weights
+      {unreduced, none, none, ended},                        // gather_weights
       {unreduced, none, none, ended},                        // owned
       {none, busy, busy, ended},                             // between_steps
       {none, busy, busy, ended},                             // load
