@@ -22,8 +22,8 @@ class Averaged {
   template <class C>
   Averaged(C& comm, const distx::DataParallelOptions& options, float offset)
       : trainer_(comm, distx::AdamW{}, options, offset),
-        first_(trainer_.training().average(0.9)),
-        second_(trainer_.training().average(0.5)) {}
+        first_(trainer_.training().ema(0.9)),
+        second_(trainer_.training().ema(0.5)) {}
   void step(std::uint64_t number) {
     trainer_.step(number);
     first_.update();
@@ -104,7 +104,7 @@ TEST_CASE("an average belongs to the state while it exists, and is loaded where 
     Trainer<> trainer(comm, distx::AdamW{}, {.stage = 1});
     const auto arrays = trainer.training().state().arrays.size();
     {
-      auto average = trainer.training().average(0.5);
+      auto average = trainer.training().ema(0.5);
       const auto moved = std::move(average);
       CHECK(trainer.training().state().arrays.size() == arrays + 6);
       distx::checkpoint::save(folder.path(), trainer.training(), {.step = 1});
@@ -117,7 +117,7 @@ TEST_CASE("an average belongs to the state while it exists, and is loaded where 
   on_ranks(2, [&](distx::ThreadCommunicator& comm) {
     Trainer<> trainer(comm, distx::AdamW{}, {.stage = 1});
     std::optional<distx::ExponentialAverage<distx::Host>> average;
-    if (comm.rank() == 1) average.emplace(trainer.training().average(0.5));
+    if (comm.rank() == 1) average.emplace(trainer.training().ema(0.5));
     CHECK_THROWS_AS(distx::checkpoint::save(folder.path(), trainer.training(), {.step = 2}), distx::MismatchError);
   });
 }
@@ -127,7 +127,7 @@ TEST_CASE("an average is loaded as the weights") {
   WholeState expected, loaded;
   on_ranks(2, [&](distx::ThreadCommunicator& comm) {
     Trainer<> trainer(comm, distx::AdamW{}, {.stage = 3});
-    auto average = trainer.training().average(0.5);
+    auto average = trainer.training().ema(0.5);
     trainer.step(0);
     average.update();
     distx::checkpoint::save(folder.path(), trainer.training(), {.step = 1});

@@ -126,7 +126,7 @@ Result train(C& comm, const Way& way) {
   Training training(comm, way.borrowed ? distx::ParameterList<Cuda>(refs) : distx::ParameterList<Cuda>(owned),
                     optimizer, way.options);
   std::optional<distx::ExponentialAverage<Cuda>> average;
-  if (way.averages) average.emplace(training.average(0.75, steps));
+  if (way.averages) average.emplace(training.ema(0.75, steps));
 
   const auto pass = [&](auto& list, std::size_t number) {
     for (std::size_t p = 0; p < count; ++p) {

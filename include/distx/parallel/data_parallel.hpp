@@ -168,8 +168,7 @@ class DataParallel : public TrainingMethods<false, Policies...> {
   /// Returns an exponential moving average that starts from the current weights; it must not outlive the training.
   /// @param decay  in [0, 1), such as 0.999
   /// @throws InvalidArgument for another decay
-  [[nodiscard]] ExponentialAverage<space> average(double decay, stream after = {},
-                                                  const here& location = here::current()) {
+  [[nodiscard]] ExponentialAverage<space> ema(double decay, stream after = {}, const here& location = here::current()) {
     static_assert(!replicates, "distx::DataParallel: an average is not copied by Replicate; remove one of them");
     return ExponentialAverage<space>(*this->engine_, decay, after, location);
   }

@@ -19,7 +19,7 @@ ExponentialAverage<Space>::ExponentialAverage(detail::TrainingCalls<Space>& call
                                               const here& location)
     : engine_(&static_cast<Engine&>(calls)), decay_(decay), average_(std::make_shared<detail::AverageValues<Space>>()) {
   Engine& engine = *engine_;
-  engine.check_argument(decay >= 0 && decay < 1, "average", location, [&] {
+  engine.check_argument(decay >= 0 && decay < 1, "ema", location, [&] {
     return "invalid decay " + detail::shortest(decay) + ": must be in [0, 1), such as 0.999";
   });
   std::size_t bytes = 0;
