@@ -139,7 +139,7 @@ TEST_CASE("ranks without a batch need not make micro-batches") {
     Accumulating<distx::Local> training(comm, parameters, distx::SGD{}, {.stage = 1});
     for (int step = 0; step < 34; ++step) {
       const bool has_batch = comm.rank() == 0 || step % 2 == 0;
-      CHECK(training.join(has_batch) > 0);
+      CHECK(training.announce_batch(has_batch) > 0);
       for (int part = 0; has_batch && part < 2; ++part) {
         const auto micro_batch = training.micro_batch(part == 1);
         stages::pass(training, parameters, 0);

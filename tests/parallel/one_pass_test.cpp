@@ -39,7 +39,7 @@ Result train(int ranks, bool passes, const Optimizer& optimizer, const Way& way)
     distx::DataParallel<Policies...> training(comm, model.parameters, optimizer, way.options);
     for (std::size_t step = 0; step < 3; ++step) {
       const bool has_batch = !way.uneven || comm.rank() + 1 < comm.size();
-      if (way.uneven) (void)training.join(has_batch);
+      if (way.uneven) (void)training.announce_batch(has_batch);
       for (int micro = 0; micro < way.micro_batches && has_batch; ++micro) {
         if constexpr ((std::same_as<Policies, Accumulate<Local>> || ...) ||
                       (std::same_as<Policies, Accumulate<Sharded>> || ...))

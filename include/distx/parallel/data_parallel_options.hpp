@@ -61,8 +61,8 @@ struct DataParallelOptions {
   /// and reads the weights once more. A gradient gives a NonFiniteError, weights a MismatchError, on every rank, with
   /// the parameter and the number of the step, from 0.
   std::uint64_t guard_every = 0;
-  /// Whether the steps in which `join` finds ranks without a batch divide gradients by the number of ranks with a
-  /// batch, instead of the number of ranks.
+  /// Whether the steps in which `announce_batch` finds ranks without a batch divide gradients by the number of ranks
+  /// with a batch, instead of the number of ranks.
   bool average_over_active = false;
 
   [[nodiscard]] bool clips() const noexcept { return detail::is_finite(clip_norm); }

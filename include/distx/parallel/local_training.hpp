@@ -51,9 +51,9 @@ class LocalTraining : private TrainingMethods<true, On<Space>> {
   /// @name DataParallel's
   /// `gradient` returns a borrowed array as it is: the user zeroes it. The others but `value` have no effect.
   /// @{
+  using Methods::announce_batch;
   using Methods::evaluate;
   using Methods::gradient;
-  using Methods::join;
   using Methods::micro_batch;
   using Methods::ready;
   using Methods::ready_after;

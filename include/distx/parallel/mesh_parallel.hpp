@@ -17,9 +17,9 @@ namespace distx {
 /// An error on one rank revokes the mesh's communicators.
 ///
 /// It offers a part of DataParallel's interface. Whole weights, which `for_each_full_weight` passes there, are tensors
-/// that `redistribute` replicates inside a scope of `unshard`. It has neither `join`, for which a coordinate of the
-/// data axis without a batch would also have to join the reductions of Partial gradients along the other axes, nor
-/// `ema`, whose state would need the parts' offsets in the tensors.
+/// that `redistribute` replicates inside a scope of `unshard`. It has neither `announce_batch`, for which a coordinate
+/// of the data axis without a batch would also have to join the reductions of Partial gradients along the other axes,
+/// nor `ema`, whose state would need the parts' offsets in the tensors.
 ///
 /// @tparam Data  the axis of the mesh along which batches are split
 /// @tparam Policies  those of DataParallel

@@ -168,17 +168,17 @@ class TrainingMethods {
   /// @return the number of ranks with a batch; if it is 0, no rank makes the step
   /// @throws InvalidState during a step, or in a scope of `unshard`
   /// @code
-  /// for (auto batch = epoch.next(); training.join(batch.has_value()) > 0; batch = epoch.next()) {
+  /// for (auto batch = epoch.next(); training.announce_batch(batch.has_value()) > 0; batch = epoch.next()) {
   ///   if (batch) forward_backward(*batch);
   ///   training.step({.learning_rate = 0.1});
   /// }
   /// @endcode
-  [[nodiscard]] int join(bool has_batch, const std::optional<stream>& after = {},
-                         const here& location = here::current()) {
+  [[nodiscard]] int announce_batch(bool has_batch, const std::optional<stream>& after = {},
+                                   const here& location = here::current()) {
     if constexpr (Alone)
       return has_batch ? 1 : 0;
     else
-      return engine_->join(has_batch, on(after), location);
+      return engine_->announce_batch(has_batch, on(after), location);
   }
 
   /// Ends the step: `reduce_gradients`, `update_weights` and `gather_weights` in one call, with the update of one

@@ -53,8 +53,8 @@ inline constexpr std::array<std::string_view, 27> step_fault_messages = {
     "no micro-batch of this step was declared the last; pass true to micro_batch for the last one",
     "gradients are not available inside the scopes of evaluate() and swap_in(); end the scope first",
     "a moving average is swapped in; end the scope of swap_in first",
-    "join has declared that this rank has no batch in this step; call step next",
-    "ranks without a batch take part in this step and cannot evaluate; evaluate after step and before join",
+    "announce_batch has declared that this rank has no batch in this step; call step next",
+    "ranks without a batch take part in this step and cannot evaluate; evaluate after step and before announce_batch",
     "this step has gradients already, which are not part of the state; call this after step or gather_weights, and "
     "before the first gradient, ready or micro_batch of the next step",
     "is still unsharded, and its weights would become stale; end the scope of unshard first",

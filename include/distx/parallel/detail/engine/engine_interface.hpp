@@ -61,7 +61,7 @@ class TrainingCalls {
   [[nodiscard]] virtual Evaluation<Space> evaluate() = 0;
   virtual void begin_micro_batch(bool last, stream after, const here& location) = 0;
   /// Returns the number of ranks that have a batch in the next step; the others take part with gradients of zero.
-  [[nodiscard]] virtual int join(bool has_batch, stream after, const here& location) = 0;
+  [[nodiscard]] virtual int announce_batch(bool has_batch, stream after, const here& location) = 0;
   virtual void step(const StepOptions& options, stream after, const here& location) = 0;
   virtual void capture(const std::function<void()>& f, stream after, const here& location) = 0;
   virtual void replay(const StepOptions& options, stream after, const here& location) = 0;

@@ -99,11 +99,11 @@ class TrainingEngine final : public TrainingCalls<Space> {
       if (state_.begin_micro_batch(last)) end_micro_batch(after, location);
     });
   }
-  [[nodiscard]] int join(bool has_batch, stream after, const here& location) override {
+  [[nodiscard]] int announce_batch(bool has_batch, stream after, const here& location) override {
     int active = 0;
-    call(StepCall::between_steps, "join", after, location, [&] {
-      check_no_scope("join", location);
-      if (state_.accumulates()) fail(StepFault::step_in_progress, "join", location);
+    call(StepCall::between_steps, "announce_batch", after, location, [&] {
+      check_no_scope("announce_batch", location);
+      if (state_.accumulates()) fail(StepFault::step_in_progress, "announce_batch", location);
       active = join_.begin(comms_, has_batch, policies_.stage == 3 || policies_.accumulation == Accumulation::sharded,
                            location);
       state_.set_idle(join_.idle());
