@@ -38,8 +38,8 @@ class MeshTraining {
     inner_.ready(weight, gradient);
     charge(times_.communication);
   }
-  /// @pre last
-  [[nodiscard]] std::shared_ptr<void> micro_batch([[maybe_unused]] bool last) const { return nullptr; }
+  /// @pre the step has one micro-batch
+  [[nodiscard]] std::shared_ptr<void> micro_batch(const distx::MicroBatchIndex&) const { return nullptr; }
   /// Until the scope ends, weights are used without gradients.
   [[nodiscard]] auto evaluate() { return inner_.evaluate(); }
 

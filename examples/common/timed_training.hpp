@@ -54,10 +54,10 @@ class TimedTraining {
     charge(times_.communication);
   }
   /// Until the scope ends, gradients are those of one of several micro-batches.
-  /// @pre `last`, where the training has no policy for several
-  [[nodiscard]] Scope micro_batch(bool last) {
+  /// @pre `which.count` is 1, where the training has no policy for several
+  [[nodiscard]] Scope micro_batch(const distx::MicroBatchIndex& which) {
     charge(times_.compute);
-    auto scope = self_->micro_batch(last);
+    auto scope = self_->micro_batch(which);
     charge(times_.communication);
     return scope;
   }
@@ -99,7 +99,7 @@ class TimedTraining {
     virtual ~Interface() = default;
     virtual Scope unshard(Parameters) = 0;
     virtual void ready(Parameters) = 0;
-    virtual Scope micro_batch(bool) = 0;
+    virtual Scope micro_batch(const distx::MicroBatchIndex&) = 0;
     virtual Scope evaluate() = 0;
     virtual void reduce_gradients() = 0;
     virtual void update_weights(const distx::StepOptions&) = 0;
@@ -123,9 +123,9 @@ class TimedTraining {
     void ready(Parameters parameters) override {
       for (const auto* parameter : parameters) training.ready(*parameter);
     }
-    Scope micro_batch(bool last) override {
+    Scope micro_batch(const distx::MicroBatchIndex& which) override {
       if constexpr (requires { requires Training::accumulates; }) {
-        return std::make_shared<decltype(training.micro_batch(last))>(training.micro_batch(last));
+        return std::make_shared<decltype(training.micro_batch(which))>(training.micro_batch(which));
       } else {
         return nullptr;
       }

@@ -182,11 +182,11 @@ TEST_CASE("a state with gradients of an unfinished step is neither saved nor loa
     });
     refuses(stage, words, [](auto& training, auto& parameter) {
       {
-        const auto micro_batch = training.micro_batch(false);
+        const auto micro_batch = training.micro_batch({.index = 0, .count = 2});
         training.gradient(parameter)[0] = 1;
         training.ready(parameter);
       }
-      const auto micro_batch = training.micro_batch(true);
+      const auto micro_batch = training.micro_batch({.index = 1, .count = 2});
     });
   }
 }
@@ -206,7 +206,7 @@ TEST_CASE("a micro-batch loop saves between its steps, and resumes to the bit") 
         if (resume) step = distx::checkpoint::load(*distx::checkpoint::latest(folder.path()), training).step;
         for (; step < 4; ++step) {
           for (int batch = 0; batch < 3; ++batch) {
-            const auto micro_batch = training.micro_batch(batch == 2);
+            const auto micro_batch = training.micro_batch({.index = static_cast<std::size_t>(batch), .count = 3});
             const auto whole = training.unshard(parameters[0]);
             const auto gradient = training.gradient(parameters[0]);
             for (std::size_t i = 0; i < gradient.size(); ++i)

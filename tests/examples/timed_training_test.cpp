@@ -64,9 +64,9 @@ struct Whole {
 
 struct Several : Whole {
   static constexpr bool accumulates = true;
-  Scope micro_batch(bool last) {
+  Scope micro_batch(const distx::MicroBatchIndex& which) {
     take("micro-batch", 32);
-    return Scope(last ? "the last" : "a micro-batch");
+    return Scope(which.index + 1 == which.count ? "the last" : "a micro-batch");
   }
 };
 
@@ -85,7 +85,7 @@ TEST_CASE("the time of a step is divided among its phases, and time between step
       const auto weights = training.unshard(weight, bias);
       Hands::seconds += 100;
     }
-    const auto scope = training.micro_batch(true);
+    const auto scope = training.micro_batch({.index = 0, .count = 1});
     training.ready(bias);
     Hands::seconds += 64;
     training.step({.learning_rate = 0.5});
@@ -102,11 +102,11 @@ TEST_CASE("scopes end where they end, and are the training's own") {
   TimedTraining<float, Hands> training{Several()};
   asked.clear();
   {
-    const auto scope = training.micro_batch(false);
+    const auto scope = training.micro_batch({.index = 0, .count = 2});
     training.ready(weight);
   }
   {
-    const auto scope = training.micro_batch(true);
+    const auto scope = training.micro_batch({.index = 1, .count = 2});
     training.ready(weight);
   }
   { const auto scope = training.evaluate(); }
@@ -119,7 +119,7 @@ TEST_CASE("a training that has no policy for micro-batches is asked for none") {
   TimedTraining<float, Hands> training{Whole()};
   asked.clear();
   {
-    const auto scope = training.micro_batch(true);
+    const auto scope = training.micro_batch({.index = 0, .count = 1});
     const auto weights = training.unshard(weight);
     training.ready(weight);
   }

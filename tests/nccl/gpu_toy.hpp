@@ -150,7 +150,7 @@ Result train(C& comm, const Way& way) {
     result.losses.push_back(loss_of(weights_of<T>(training, steps), sample_of(step, 0, comm.rank())));
     for (std::size_t k = 0; k < way.micro_batches; ++k) {
       if constexpr (Training::accumulation != distx::detail::Accumulation::none)
-        static_cast<void>(training.micro_batch(k + 1 == way.micro_batches, steps));
+        static_cast<void>(training.micro_batch({.index = k, .count = way.micro_batches}, steps));
       const std::size_t number = step * way.micro_batches + k;
       if (way.borrowed)
         pass(refs, number);

@@ -82,7 +82,7 @@ Result train(const Counts& batches, const distx::DataParallelOptions& options, b
         one(sample);
       } else {
         for (std::size_t k = 0; k < 2; ++k) {
-          const auto scope = training.micro_batch(k == 1);
+          const auto scope = training.micro_batch({.index = k, .count = 2});
           one(sample);
         }
       }

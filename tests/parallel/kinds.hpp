@@ -109,7 +109,7 @@ Trained train(C& comm, const Optimizer& optimizer, const Way& way) {
   std::vector<std::uint64_t> updates(model.size());
   for (std::uint64_t step = 1; step <= 3; ++step) {
     for (std::size_t k = 0; k < (accumulates ? 2 : 1); ++k) {
-      if constexpr (accumulates) static_cast<void>(training.micro_batch(k == 1));
+      if constexpr (accumulates) static_cast<void>(training.micro_batch({.index = k, .count = 2}));
       if (way.borrowed)
         pass(refs, step, k);
       else

@@ -55,7 +55,7 @@ template <class Training, class Parameters>
 void make_step(Training& training, Parameters& parameters, std::size_t sample, const BadBatch& batch, bool in_parts) {
   constexpr std::size_t micro_batches = Training::accumulates ? 2 : 1;
   for (std::size_t k = 0; k < micro_batches; ++k) {
-    if constexpr (Training::accumulates) static_cast<void>(training.micro_batch(k + 1 == micro_batches));
+    if constexpr (Training::accumulates) static_cast<void>(training.micro_batch({.index = k, .count = micro_batches}));
     for (std::size_t p = parameters.size(); p-- > 0;) {
       const auto weights = training.unshard(parameters[p]);
       const auto value = training.value(parameters[p]);

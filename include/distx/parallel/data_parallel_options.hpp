@@ -70,6 +70,12 @@ struct DataParallelOptions {
   [[nodiscard]] double first_loss_scale() const noexcept { return loss_scale.value_or(65536); }
 };
 
+/// Which micro-batch of a step begins: `{.index = i, .count = n}`.
+struct MicroBatchIndex {
+  std::size_t index = 0;  ///< from 0, in order
+  std::size_t count = 0;  ///< the number of micro-batches of the step, the same for each of them
+};
+
 /// The learning rate of a step. It has no default: a step without one does not compile.
 class LearningRate {
  public:

@@ -117,15 +117,16 @@ class TrainingMethods {
   /// Begins a micro-batch of a step; its gradients are added to those of the micro-batches before. Every parameter is
   /// `ready` once in each micro-batch. Collective with Accumulate<Sharded>.
   ///
-  /// @param last  whether it is the last one of its step
-  /// @throws InvalidState after the last micro-batch of a step
-  [[nodiscard]] detail::MicroBatch micro_batch(bool last, const std::optional<stream>& after = {},
+  /// @param which  its index in the step, and the number of micro-batches of the step
+  /// @throws InvalidArgument unless the index is below the number
+  /// @throws InvalidState if indices are out of order, or the number changes within a step
+  [[nodiscard]] detail::MicroBatch micro_batch(const MicroBatchIndex& which, const std::optional<stream>& after = {},
                                                const here& location = here::current()) {
     static_assert(
         accumulates || Alone,
         "distx: micro_batch needs the policy Accumulate<Local> or Accumulate<Sharded>; without one, a step has "
         "one batch");
-    if constexpr (!Alone) engine_->begin_micro_batch(last, on(after), location);
+    if constexpr (!Alone) engine_->begin_micro_batch(which, on(after), location);
     return {};
   }
 

@@ -59,7 +59,7 @@ class TrainingCalls {
   /// Makes the unit of an owned parameter whole until `scope` ends. @pre shards_weights()
   virtual void unshard(Unsharded<Space>& scope, const void* identity, stream after, const here& location) = 0;
   [[nodiscard]] virtual Evaluation<Space> evaluate() = 0;
-  virtual void begin_micro_batch(bool last, stream after, const here& location) = 0;
+  virtual void begin_micro_batch(const MicroBatchIndex& which, stream after, const here& location) = 0;
   /// Returns the number of ranks that have a batch in the next step; the others take part with gradients of zero.
   [[nodiscard]] virtual int announce_batch(bool has_batch, stream after, const here& location) = 0;
   virtual void step(const StepOptions& options, stream after, const here& location) = 0;

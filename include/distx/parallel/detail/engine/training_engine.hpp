@@ -92,11 +92,13 @@ class TrainingEngine final : public TrainingCalls<Space> {
   }
   [[nodiscard]] Evaluation<Space> evaluate() override { return {state_.evaluations(), gatherer_}; }
 
-  void begin_micro_batch(bool last, stream after, const here& location) override {
+  void begin_micro_batch(const MicroBatchIndex& which, stream after, const here& location) override {
     call(StepCall::micro_batch, "micro_batch", after, location, [&] {
+      check_order(which, location);
+      const bool last = which.index + 1 == which.count;
       if (policies_.accumulation == Accumulation::sharded)
         announce(last ? JoinedCall::last_micro_batch : JoinedCall::micro_batch, 0, location);
-      if (state_.begin_micro_batch(last)) end_micro_batch(after, location);
+      if (state_.begin_micro_batch(last, which.count)) end_micro_batch(after, location);
     });
   }
   [[nodiscard]] int announce_batch(bool has_batch, stream after, const here& location) override {
@@ -342,6 +344,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
   }
   /// On a rank without a batch: makes the calls that the ranks with a batch announce, until these end the step.
   void end_joined_calls(stream after, const here& location);
+  void check_order(const MicroBatchIndex& which, const here& location) const;
   void end_micro_batch(stream after, const here& location);
   void start_reductions(stream after, const here& location);
   void check_complete(const char* operation, const here& location) const;

@@ -233,6 +233,17 @@ void TrainingEngine<Space>::end_joined_calls(stream after, const here& location)
 }
 
 template <MemorySpace Space>
+void TrainingEngine<Space>::check_order(const MicroBatchIndex& which, const here& location) const {
+  const std::string given = ".index = " + std::to_string(which.index) + ", .count = " + std::to_string(which.count);
+  if (which.index >= which.count)
+    throw InvalidArgument("invalid " + given + ": the index must be below the count", context("micro_batch", location));
+  if (!state_.expects(which.index, which.count))
+    throw InvalidState(given + " does not follow .index = " + std::to_string(state_.micro_batches()) +
+                           "; begin the micro-batches of a step in order, with the same count",
+                       context("micro_batch", location));
+}
+
+template <MemorySpace Space>
 void TrainingEngine<Space>::end_micro_batch(stream after, const here& location) {
   const bool sharded = policies_.accumulation == Accumulation::sharded;
   check_complete("micro_batch", location);

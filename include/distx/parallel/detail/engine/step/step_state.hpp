@@ -55,9 +55,15 @@ class StepState {
     }
   }
 
+  /// Whether the next micro-batch has this index, and the step this number of them.
+  [[nodiscard]] bool expects(std::size_t index, std::size_t count) const noexcept {
+    return index == micro_batches_ && (index == 0 || count == count_);
+  }
+  /// @param count  the number of micro-batches of the step, on ranks that have a batch
   /// @return whether this micro-batch follows another one of the same step
-  bool begin_micro_batch(bool last) noexcept {
+  bool begin_micro_batch(bool last, std::size_t count = 0) noexcept {
     last_ = last;
+    count_ = count;
     return micro_batches_++ > 0;
   }
   /// Whether the gradients of this micro-batch complete those of the step.
@@ -113,7 +119,8 @@ class StepState {
   };
 
   Phase phase_ = Phase::backward;
-  std::size_t micro_batches_ = 0;
+  std::size_t micro_batches_ = 0;  // that have begun
+  std::size_t count_ = 0;          // that the step will have
   bool last_ = true;
   bool skipped_ = false;
   bool idle_ = false;
