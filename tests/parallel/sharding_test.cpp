@@ -94,23 +94,40 @@ TEST_CASE("gradients are refused during an evaluation") {
   }
 }
 
-TEST_CASE("an error of unshard names the line of the call") {
-  std::string line;
-  const auto endings = toy::endings(2, [&](auto& comm) {
-    const auto parameters = stages::owned();
-    distx::DataParallel<distx::ZeRO<3>> training(comm, parameters, distx::SGD{});
-    const distx::Parameter<float> stranger("stranger", 3);
-    if (comm.rank() == 1) {
-      line = "[sharding_test.cpp:" + std::to_string(std::source_location::current().line() + 1) + "]";
-      return static_cast<void>(training.unshard(stranger));
+TEST_CASE("an error of unshard or ready names the line of the call, with any number of parameters") {
+  const auto line_after = [](const std::source_location& here = std::source_location::current()) {
+    return "[sharding_test.cpp:" + std::to_string(here.line() + 1) + "]";
+  };
+  for (const int call : {0, 1, 2, 3}) {
+    CAPTURE(call);
+    std::string line;
+    const auto endings = toy::endings(2, [&](auto& comm) {
+      const auto parameters = stages::owned();
+      distx::DataParallel<distx::ZeRO<3>> training(comm, parameters, distx::SGD{});
+      const distx::Parameter<float> stranger("stranger", 3);
+      if (comm.rank() == 0) {
+        static_cast<void>(training.unshard(parameters[0]));
+        return static_cast<void>(training.value(parameters[0]));
+      }
+      if (call == 0) {
+        line = line_after();
+        static_cast<void>(training.unshard(stranger));
+      } else if (call == 1) {
+        line = line_after();
+        static_cast<void>(training.unshard(stranger, parameters[0], parameters[1]));
+      } else if (call == 2) {
+        line = line_after();
+        training.ready(stranger, parameters[0]);
+      } else {
+        line = line_after();
+        training.ready(stranger, parameters[0], parameters[1], parameters[2]);
+      }
+    });
+    CHECK(endings[1].kind == "argument");
+    for (const auto& ending : endings) {
+      CAPTURE(ending.words);
+      CHECK(says(ending.words, line));
     }
-    static_cast<void>(training.unshard(parameters[0]));
-    static_cast<void>(training.value(parameters[0]));
-  });
-  CHECK(endings[1].kind == "argument");
-  for (const auto& ending : endings) {
-    CAPTURE(ending.words);
-    CHECK(says(ending.words, line));
   }
 }
 

@@ -28,9 +28,19 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
   using Methods = TrainingMethods<false, Policies...>;
   static_assert(detail::replicates_named<Policies...> == 0,
                 "distx::MeshParallel: Replicate supports DataParallel only; remove it");
+  using here = std::source_location;
+
+  /// This rank's part of a weight, null if it is empty, and the line of the call.
+  struct WeightArgument {
+    template <DistributedTensor W>
+    WeightArgument(const W& weight, const here& line = here::current()) : location(line) {  // NOLINT: every weight
+      if (const auto* const own = detail::TensorAccess::part(weight); own != nullptr) part.emplace(*own, line);
+    }
+    here location;
+    std::optional<detail::ReadyArgument> part{};
+  };
 
  public:
-  using typename Methods::here;
   using typename Methods::scope;
   using typename Methods::space;
 
@@ -118,18 +128,17 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
         "axes over which it is reduced");
   }
 
-  /// Makes weights whole along the data axis until the returned scope ends; errors name the line of the training's
-  /// construction. @see DataParallel::unshard
+  /// Makes weights whole along the data axis until the returned scope ends. @see DataParallel::unshard
   template <DistributedTensor... Ws>
-  [[nodiscard]] scope unshard(const Ws&... weights) {
+  [[nodiscard]] scope unshard(const WeightArgument& weight, const Ws&... more) {
     scope all;
-    const auto hold = [&](const auto& weight) {
-      if (const auto* const part = detail::TensorAccess::part(weight); part != nullptr)
-        this->add_unsharded(all, {mesh_.stream, this->line()}, *part);
+    const auto hold = [&](const WeightArgument& one) {
+      if (one.part) this->add_unsharded(all, {mesh_.stream, weight.location}, *one.part);
     };
-    guarded(mesh_, [&] { (hold(weights), ...); });
+    guarded(mesh_, [&] { hold(weight), (hold(more), ...); });
     return all;
   }
+
   /// @name As DataParallel's, ordered by the mesh's stream if none is passed. Norms and numbers of skipped steps are
   /// those of the whole mesh. Of `owned`, `.parameter` is an index in the constructor's list, and `.offset` is in this
   /// rank's part of that weight; of `state`, each array's part is a box of the whole array.

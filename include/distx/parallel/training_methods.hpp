@@ -9,13 +9,6 @@
 
 namespace distx {
 
-namespace detail {
-
-template <class A>
-inline constexpr bool always_false = false;
-
-}  // namespace detail
-
 /// The calls that DataParallel shares with MeshParallel and LocalTraining, each of which has some of them.
 ///
 /// Streams: each call takes a stream, and its effects are in that stream's order. Without an argument it is the default
@@ -76,25 +69,15 @@ class TrainingMethods {
   /// @throws InvalidArgument for what is not a parameter of the training
   /// @throws MismatchError on every rank if the ranks unshard different units, or hold different ones where these are
   ///   gathered once for each host; where weights are mapped, at the latest from `step` or `reduce_gradients`
-  template <class A>
-  [[nodiscard]] scope unshard(const A& parameter, const here& location = here::current()) {
-    return unshard_at({stream_, location}, parameter);
-  }
-  template <class A, class B>
-  [[nodiscard]] scope unshard(const A& a, const B& b, const here& location = here::current()) {
-    return unshard_at({stream_, location}, a, b);
-  }
-  /// Does the same for three parameters or more; errors name the line of the training's construction.
-  template <class A, class B, class... More>
-    requires(sizeof...(More) > 0)
-  [[nodiscard]] scope unshard(const A& a, const B& b, const More&... more) {
-    return unshard_at({stream_, line()}, a, b, more...);
+  template <class... More>
+  [[nodiscard]] scope unshard(const detail::ReadyArgument& parameter, const More&... more) {
+    return unshard_after({stream_, parameter.location}, parameter, more...);
   }
   /// A stream, and the line of the call that passes it.
-  struct After {
+  struct OnStream {
     template <class Stream = stream>
       requires std::convertible_to<const Stream&, stream>
-    After(const Stream& given = {}, const here& line = here::current())  // NOLINT: every stream converts
+    OnStream(const Stream& given = {}, const here& line = here::current())  // NOLINT: every stream converts
         : on(given), location(line) {}
     stream on;
     here location;
@@ -102,8 +85,10 @@ class TrainingMethods {
   /// Makes weights whole for work that is enqueued on a stream until the returned scope ends.
   template <class... Parameters>
     requires(sizeof...(Parameters) > 0)
-  [[nodiscard]] scope unshard_after(const After& after, const Parameters&... parameters) {
-    return unshard_at(after, parameters...);
+  [[nodiscard]] scope unshard_after(const OnStream& after, const Parameters&... parameters) {
+    scope units;
+    (add_unsharded(units, after, parameters), ...);
+    return units;
   }
   /// Opens a scope in which weights are used without gradients, and `unshard` may be called in another order than in
   /// training. Local.
@@ -137,24 +122,13 @@ class TrainingMethods {
   /// @throws InvalidArgument for what is not a trained parameter of the training; InvalidState for what is ready
   ///   already, or, without `.allow_unused`, for a Parameter whose gradient was not requested in this step
   /// @throws MismatchError on every rank, here or in `step`, if orders differ at stage 3 without `.allow_unused`
-  template <class A>
-  void ready(const A& parameter, const here& location = here::current()) {
-    ready_one({stream_, location}, parameter);
-  }
-  template <class A, class B>
-  void ready(const A& a, const B& b, const here& location = here::current()) {
-    ready_one({stream_, location}, a);
-    ready_one({stream_, location}, b);
-  }
-  /// Does the same for three parameters or more; errors name the line of the training's construction.
-  template <class A, class B, class... More>
-    requires(sizeof...(More) > 0)
-  void ready(const A& a, const B& b, const More&... more) {
-    ready_after({stream_, line()}, a, b, more...);
+  template <class... More>
+  void ready(const detail::ReadyArgument& parameter, const More&... more) {
+    ready_after({stream_, parameter.location}, parameter, more...);
   }
   /// Declares gradients final once the work enqueued on a stream is complete.
   template <class... Ready>
-  void ready_after(const After& after, const Ready&... parameters) {
+  void ready_after(const OnStream& after, const Ready&... parameters) {
     (ready_one(after, parameters), ...);
   }
 
@@ -267,13 +241,6 @@ class TrainingMethods {
   /// Returns the stream of a call.
   [[nodiscard]] stream on(const std::optional<stream>& after) const { return after.value_or(stream_); }
 
-  /// Returns the line of the training's construction, for calls that cannot pass theirs.
-  [[nodiscard]] here line() const {
-    if constexpr (Alone)
-      return {};
-    else
-      return engine_->location();
-  }
   template <class C>
   static detail::TrainingPolicies policies(const DataParallelOptions& options, C& comm, const here& location,
                                            bool part_of_model) {
@@ -299,48 +266,17 @@ class TrainingMethods {
         replicates, part_of_model};
   }
 
-  template <class A>
-  void ready_one(const After& after, const A& parameter) {
-    const auto ready_at = [&](const void* identity) {
-      if constexpr (!Alone) engine_->ready(identity, after.on, after.location);
-    };
-    if constexpr (detail::is_parameter_ref<A>)
-      ready_at(parameter.weight.data());
-    else if constexpr (detail::is_parameter<A>)
-      ready_at(identity_of(parameter));
-    else if constexpr (detail::is_parameter_pointer<A>)
-      ready_at(identity_of(*parameter));
-    else if constexpr (detail::ListOfReady<A>)
-      for (const auto& each : parameter) ready_one(after, each);
-    else if constexpr (detail::Contiguous<const A>)
-      ready_at(detail::contiguous(parameter).data());
-    else
-      static_assert(detail::always_false<A>,
-                    "distx: ready takes ParameterRefs, Parameters, the arrays of weights, or ranges of these");
+  void ready_one(const OnStream& after, const detail::ReadyArgument& parameters) {
+    if constexpr (!Alone)
+      parameters.for_each([&](const void* identity, bool) { engine_->ready(identity, after.on, after.location); });
   }
-  template <class... Parameters>
-  [[nodiscard]] scope unshard_at(const After& after, const Parameters&... parameters) {
-    scope units;
-    (add_unsharded(units, after, parameters), ...);
-    return units;
-  }
-  /// Adds the units of a parameter to a scope.
-  template <class A>
-  void add_unsharded(scope& units, const After& after, const A& parameter) {
+  /// Adds the units of owned parameters to a scope; borrowed ones are whole at every stage.
+  void add_unsharded(scope& units, const OnStream& after, const detail::ReadyArgument& parameters) {
     if constexpr (!Alone && (stage == 3 || stage == Dynamic))
-      if (engine_->shards_weights()) unshard_one(units, after, parameter);
-  }
-  template <class A>
-  void unshard_one(scope& units, const After& after, const A& parameter) {
-    if constexpr (detail::is_parameter<A>)
-      engine_->unshard(units, identity_of(parameter), after.on, after.location);
-    else if constexpr (detail::is_parameter_pointer<A>)
-      unshard_one(units, after, *parameter);
-    else if constexpr (detail::ListOfReady<A>)
-      for (const auto& each : parameter) unshard_one(units, after, each);
-    else
-      static_assert(detail::is_parameter_ref<A> || detail::Contiguous<const A>,  // whole at every stage
-                    "distx: unshard takes what ready takes");
+      if (engine_->shards_weights())
+        parameters.for_each([&](const void* identity, bool owned) {
+          if (owned) engine_->unshard(units, identity, after.on, after.location);
+        });
   }
 
   detail::EngineOwner<space> engine_{};
