@@ -24,13 +24,14 @@ TrainingEngine<Space>::TrainingEngine(AnyCommunicator<Space> comm, std::vector<P
   if (policies_.stage == 3)
     gatherer_ = std::make_shared<WeightGatherer<Space>>(buckets_.all(), parameters_, comms_, buckets_.value_pool(),
                                                         options.overlap);
-  parameters_.claim(reducer_.lends() || !done_at_return<Space>, [this](std::size_t index, stream after) {
-    const Guard on(device_);
-    return guard([&] {
-      calls_.enter(after);
-      return reducer_.open(index, after);
-    });
-  });
+  parameters_.claim(reducer_.allocates_gradients_lazily() || !done_at_return<Space>,
+                    [this](std::size_t index, stream after) {
+                      const Guard on(device_);
+                      return guard([&] {
+                        calls_.enter(after);
+                        return reducer_.open(index, after);
+                      });
+                    });
 }
 
 template <MemorySpace Space>
