@@ -49,18 +49,24 @@ TEST_CASE("an incomplete state accepts nothing but a load") {
 
 TEST_CASE("a step ends after its last micro-batch, and not before") {
   StepState state;
-  CHECK_FALSE(state.begin_micro_batch(false));
+  CHECK(state.expects(0, 2));
+  CHECK_FALSE(state.expects(1, 2));
+  CHECK_FALSE(state.begin_micro_batch(false, 2));
+  CHECK(state.expects(1, 2));
+  CHECK_FALSE(state.expects(0, 2));
+  CHECK_FALSE(state.expects(1, 3));
   CHECK_FALSE(state.in_last_micro_batch());
   CHECK(state.fault(StepCall::step) == StepFault::no_last_micro_batch);
   CHECK(state.fault(StepCall::reduce_gradients) == StepFault::no_last_micro_batch);
   CHECK(state.fault(StepCall::micro_batch) == StepFault::none);
-  CHECK(state.begin_micro_batch(true));
+  CHECK(state.begin_micro_batch(true, 2));
   CHECK(state.fault(StepCall::step) == StepFault::none);
   CHECK(state.fault(StepCall::micro_batch) == StepFault::after_last_micro_batch);
   state.skip();
   state.finish();
   CHECK_FALSE(state.skipped());
   CHECK(state.fault(StepCall::micro_batch) == StepFault::none);
+  CHECK(state.expects(0, 3));
 }
 
 TEST_CASE("gradients are refused while weights are evaluated or swapped") {
