@@ -20,7 +20,7 @@ class Timed : public LayerTraining {
   Timed(std::span<Layer<float>> layers, Training training) : first_(layers.data()), training_(std::move(training)) {}
 
   void begin_step() override { training_.begin_step(); }
-  Scope micro_batch(bool last) override { return training_.micro_batch(last); }
+  Scope micro_batch(const distx::MicroBatchIndex& which) override { return training_.micro_batch(which); }
   Scope evaluate() override { return training_.evaluate(); }
   void step(const distx::StepOptions& options) override { training_.step(options); }
   [[nodiscard]] const StepTimes& times() const override { return training_.times(); }

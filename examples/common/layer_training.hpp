@@ -31,7 +31,7 @@ class LayerTraining {
   /// @name As TimedTraining has them
   /// @{
   virtual void begin_step() = 0;
-  [[nodiscard]] virtual Scope micro_batch(bool last) = 0;
+  [[nodiscard]] virtual Scope micro_batch(const distx::MicroBatchIndex& which) = 0;
   [[nodiscard]] virtual Scope evaluate() = 0;
   virtual void step(const distx::StepOptions& options) = 0;
   [[nodiscard]] virtual const StepTimes& times() const = 0;

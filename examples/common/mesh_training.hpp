@@ -38,18 +38,18 @@ class MeshTraining {
     inner_.ready(weight, gradient);
     charge(times_.communication);
   }
-  /// @pre last
-  [[nodiscard]] std::shared_ptr<void> micro_batch([[maybe_unused]] bool last) const { return nullptr; }
+  /// @pre the step has one micro-batch
+  [[nodiscard]] std::shared_ptr<void> micro_batch(const distx::MicroBatchIndex&) const { return nullptr; }
   /// Until the scope ends, weights are used without gradients.
   [[nodiscard]] auto evaluate() { return inner_.evaluate(); }
 
   void step(const distx::StepOptions& options) {
     charge(times_.compute);
-    inner_.reduce();
+    inner_.reduce_gradients();
     charge(times_.communication);
-    inner_.update(options);
+    inner_.update_weights(options);
     charge(times_.update);
-    inner_.gather();
+    inner_.gather_weights();
     charge(times_.communication);
   }
 

@@ -54,10 +54,10 @@ class TimedTraining {
     charge(times_.communication);
   }
   /// Until the scope ends, gradients are those of one of several micro-batches.
-  /// @pre `last`, where the training has no policy for several
-  [[nodiscard]] Scope micro_batch(bool last) {
+  /// @pre `which.count` is 1, where the training has no policy for several
+  [[nodiscard]] Scope micro_batch(const distx::MicroBatchIndex& which) {
     charge(times_.compute);
-    auto scope = self_->micro_batch(last);
+    auto scope = self_->micro_batch(which);
     charge(times_.communication);
     return scope;
   }
@@ -66,11 +66,11 @@ class TimedTraining {
 
   void step(const distx::StepOptions& options) {
     charge(times_.compute);
-    self_->reduce();
+    self_->reduce_gradients();
     charge(times_.communication);
-    self_->update(options);
+    self_->update_weights(options);
     charge(times_.update);
-    self_->gather();
+    self_->gather_weights();
     charge(times_.communication);
   }
 
@@ -99,11 +99,11 @@ class TimedTraining {
     virtual ~Interface() = default;
     virtual Scope unshard(Parameters) = 0;
     virtual void ready(Parameters) = 0;
-    virtual Scope micro_batch(bool) = 0;
+    virtual Scope micro_batch(const distx::MicroBatchIndex&) = 0;
     virtual Scope evaluate() = 0;
-    virtual void reduce() = 0;
-    virtual void update(const distx::StepOptions&) = 0;
-    virtual void gather() = 0;
+    virtual void reduce_gradients() = 0;
+    virtual void update_weights(const distx::StepOptions&) = 0;
+    virtual void gather_weights() = 0;
     [[nodiscard]] virtual distx::observe::MemoryLedger memory() const = 0;
     virtual void save(const std::filesystem::path&, const distx::checkpoint::SaveOptions&) = 0;
     virtual distx::checkpoint::Loaded load(const std::filesystem::path&) = 0;
@@ -123,17 +123,17 @@ class TimedTraining {
     void ready(Parameters parameters) override {
       for (const auto* parameter : parameters) training.ready(*parameter);
     }
-    Scope micro_batch(bool last) override {
+    Scope micro_batch(const distx::MicroBatchIndex& which) override {
       if constexpr (requires { requires Training::accumulates; }) {
-        return std::make_shared<decltype(training.micro_batch(last))>(training.micro_batch(last));
+        return std::make_shared<decltype(training.micro_batch(which))>(training.micro_batch(which));
       } else {
         return nullptr;
       }
     }
     Scope evaluate() override { return std::make_shared<decltype(training.evaluate())>(training.evaluate()); }
-    void reduce() override { training.reduce(); }
-    void update(const distx::StepOptions& options) override { training.update(options); }
-    void gather() override { training.gather(); }
+    void reduce_gradients() override { training.reduce_gradients(); }
+    void update_weights(const distx::StepOptions& options) override { training.update_weights(options); }
+    void gather_weights() override { training.gather_weights(); }
     [[nodiscard]] distx::observe::MemoryLedger memory() const override { return training.memory(); }
     void save(const std::filesystem::path& directory, const distx::checkpoint::SaveOptions& options) override {
       if constexpr (requires { training.state(); }) distx::checkpoint::save(directory, training, options);

@@ -44,9 +44,9 @@ double train_step(distx::AnyCommunicator<>& comm, Training& training, const std:
   const double share = 1.0 / static_cast<double>(parts.size());
   double loss = 0;
   training.begin_step();
-  for (const auto& part : parts) {
-    const auto scope = training.micro_batch(&part == &parts.back());
-    loss += share * static_cast<double>(pass(part, share));
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto scope = training.micro_batch({.index = i, .count = parts.size()});
+    loss += share * static_cast<double>(pass(parts[i], share));
   }
   {
     [[maybe_unused]] const auto scope = around();

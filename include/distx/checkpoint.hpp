@@ -8,6 +8,3 @@
 #include "distx/checkpoint/safetensors.hpp"
 #include "distx/checkpoint/save_async.hpp"
 #include "distx/checkpoint/training.hpp"
-#ifdef DISTX_COMPILED
-#include "distx/parallel/detail/compiled_engine.hpp"
-#endif

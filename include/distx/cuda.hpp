@@ -13,5 +13,5 @@ or leave this header out
 #include "distx/cuda/pick_device.hpp"
 #include "distx/cuda/upload.hpp"
 #ifdef DISTX_COMPILED
-#include "distx/parallel/detail/engine/engine_owner_calls.hpp"  // the compiled part trains in host memory only
+#include "distx/parallel/detail/engine/training_engine_calls.hpp"  // the compiled part trains in host memory only
 #endif

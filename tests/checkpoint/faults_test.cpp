@@ -298,7 +298,7 @@ TEST_CASE("saving and loading during a step is an InvalidState on every rank") {
     const std::vector parameters{distx::ref("weight", weight, gradient)};
     distx::DataParallel<> training(comm, parameters, distx::AdamW{});
     training.ready(weight);
-    training.reduce();
+    training.reduce_gradients();
     CHECK_THROWS_AS(distx::checkpoint::save(folder.path(), training, {.step = 7}), distx::InvalidState);
   });
 }

@@ -25,7 +25,7 @@ std::uint32_t train(const Folder& folder, int stage, std::uint64_t resume, const
   std::uint32_t hash = 0;
   on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
     Trainer<> trainer(comm, distx::AdamW{}, {.stage = stage, .clip_norm = 3}, resume == 0 ? 0 : 3);
-    auto average = trainer.training().average(0.9);
+    auto average = trainer.training().ema(0.9);
     const distx::DistributedSampler sampler(97, comm, {.seed = 3});
     std::mt19937_64 generator(static_cast<std::uint64_t>(comm.rank()));
     std::uint64_t step = 0, epoch = 0;

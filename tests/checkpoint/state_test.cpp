@@ -22,8 +22,8 @@ class Averaged {
   template <class C>
   Averaged(C& comm, const distx::DataParallelOptions& options, float offset)
       : trainer_(comm, distx::AdamW{}, options, offset),
-        first_(trainer_.training().average(0.9)),
-        second_(trainer_.training().average(0.5)) {}
+        first_(trainer_.training().ema(0.9)),
+        second_(trainer_.training().ema(0.5)) {}
   void step(std::uint64_t number) {
     trainer_.step(number);
     first_.update();
@@ -104,7 +104,7 @@ TEST_CASE("an average belongs to the state while it exists, and is loaded where 
     Trainer<> trainer(comm, distx::AdamW{}, {.stage = 1});
     const auto arrays = trainer.training().state().arrays.size();
     {
-      auto average = trainer.training().average(0.5);
+      auto average = trainer.training().ema(0.5);
       const auto moved = std::move(average);
       CHECK(trainer.training().state().arrays.size() == arrays + 6);
       distx::checkpoint::save(folder.path(), trainer.training(), {.step = 1});
@@ -117,7 +117,7 @@ TEST_CASE("an average belongs to the state while it exists, and is loaded where 
   on_ranks(2, [&](distx::ThreadCommunicator& comm) {
     Trainer<> trainer(comm, distx::AdamW{}, {.stage = 1});
     std::optional<distx::ExponentialAverage<distx::Host>> average;
-    if (comm.rank() == 1) average.emplace(trainer.training().average(0.5));
+    if (comm.rank() == 1) average.emplace(trainer.training().ema(0.5));
     CHECK_THROWS_AS(distx::checkpoint::save(folder.path(), trainer.training(), {.step = 2}), distx::MismatchError);
   });
 }
@@ -127,7 +127,7 @@ TEST_CASE("an average is loaded as the weights") {
   WholeState expected, loaded;
   on_ranks(2, [&](distx::ThreadCommunicator& comm) {
     Trainer<> trainer(comm, distx::AdamW{}, {.stage = 3});
-    auto average = trainer.training().average(0.5);
+    auto average = trainer.training().ema(0.5);
     trainer.step(0);
     average.update();
     distx::checkpoint::save(folder.path(), trainer.training(), {.step = 1});
@@ -173,7 +173,7 @@ TEST_CASE("a state with gradients of an unfinished step is neither saved nor loa
     });
     std::filesystem::remove_all(folder.path() / ("step-00000000000" + std::to_string(stage + 1)));
   };
-  const char* const words = "call this after step or gather";
+  const char* const words = "call this after step or gather_weights";
   for (int stage = 0; stage < 4; ++stage) {
     refuses(stage, words, [](auto& training, auto& parameter) { training.gradient(parameter)[0] = 1; });
     refuses(stage, words, [](auto& training, auto& parameter) {
@@ -182,11 +182,11 @@ TEST_CASE("a state with gradients of an unfinished step is neither saved nor loa
     });
     refuses(stage, words, [](auto& training, auto& parameter) {
       {
-        const auto micro_batch = training.micro_batch(false);
+        const auto micro_batch = training.micro_batch({.index = 0, .count = 2});
         training.gradient(parameter)[0] = 1;
         training.ready(parameter);
       }
-      const auto micro_batch = training.micro_batch(true);
+      const auto micro_batch = training.micro_batch({.index = 1, .count = 2});
     });
   }
 }
@@ -206,7 +206,7 @@ TEST_CASE("a micro-batch loop saves between its steps, and resumes to the bit") 
         if (resume) step = distx::checkpoint::load(*distx::checkpoint::latest(folder.path()), training).step;
         for (; step < 4; ++step) {
           for (int batch = 0; batch < 3; ++batch) {
-            const auto micro_batch = training.micro_batch(batch == 2);
+            const auto micro_batch = training.micro_batch({.index = static_cast<std::size_t>(batch), .count = 3});
             const auto whole = training.unshard(parameters[0]);
             const auto gradient = training.gradient(parameters[0]);
             for (std::size_t i = 0; i < gradient.size(); ++i)

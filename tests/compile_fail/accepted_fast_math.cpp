@@ -91,7 +91,6 @@ void check_training() {
     expect_error("a loss scale that is not finite", "loss_scale",
                  [&] { weight_after({.options = {.loss_scale = value}}); });
   }
-  expect_error("no learning rate", "invalid .learning_rate = -1", [] { weight_after({.step = {}}); });
   expect_error("clip_norm is NaN", "invalid .clip_norm = nan",
                [] { weight_after({.options = {.clip_norm = not_finite<double>()[2]}}); });
 

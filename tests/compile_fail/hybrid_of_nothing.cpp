@@ -5,7 +5,7 @@
 void train(distx::ThreadCommunicator& comm, const std::vector<distx::Parameter<float>>& parameters) {
 #ifndef DISTX_POSITIVE
   distx::DataParallel<distx::Hybrid>* training = nullptr;
-  training->step({});
+  training->step({.learning_rate = 1});
 #endif
   distx::DataParallel<distx::Hybrid, distx::ZeRO<1>> other(comm, parameters, distx::SGD{}, {.group_ranks = 2});
 }

@@ -8,5 +8,5 @@ void train(distx::ThreadCommunicator& comm, const std::vector<distx::Parameter<f
 #else
   distx::DataParallel<distx::ZeRO<1>> training(comm, parameters, distx::SGD{});
 #endif
-  const auto batch = training.micro_batch(true);
+  const auto batch = training.micro_batch({.index = 0, .count = 1});
 }

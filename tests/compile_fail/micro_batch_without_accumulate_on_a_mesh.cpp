@@ -10,4 +10,4 @@ using Training = distx::MeshParallel<Data, distx::ZeRO<1>, distx::Accumulate<dis
 using Training = distx::MeshParallel<Data, distx::ZeRO<1>>;
 #endif
 
-void train(Training& training) { const auto batch = training.micro_batch(true); }
+void train(Training& training) { const auto batch = training.micro_batch({.index = 0, .count = 1}); }

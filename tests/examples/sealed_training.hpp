@@ -57,8 +57,8 @@ class SealedTraining {
   /// Ends a step without an update.
   /// @throws distx::MismatchError unless every parameter was ready as often as it is used
   void finish() {
-    training_.reduce();
-    training_.gather();
+    training_.reduce_gradients();
+    training_.gather_weights();
   }
   /// Numbers far from the tame initial ones.
   void randomize(Generator& generator) {

@@ -49,12 +49,12 @@ struct Whole {
   }
   Scope evaluate() { return Scope("the evaluation"); }
   void ready(const Parameter& parameter) { take("ready " + parameter.name(), 1); }
-  void reduce() { take("reduce", 8); }
-  void update(const distx::StepOptions& options) {
+  void reduce_gradients() { take("reduce_gradients", 8); }
+  void update_weights(const distx::StepOptions& options) {
     CHECK(options.learning_rate == 0.5);
-    take("update", 4);
+    take("update_weights", 4);
   }
-  void gather() { take("gather", 2); }
+  void gather_weights() { take("gather_weights", 2); }
   [[nodiscard]] distx::observe::MemoryLedger memory() const {
     distx::observe::MemoryLedger ledger;
     ledger.weights.held = 123;
@@ -64,9 +64,9 @@ struct Whole {
 
 struct Several : Whole {
   static constexpr bool accumulates = true;
-  Scope micro_batch(bool last) {
+  Scope micro_batch(const distx::MicroBatchIndex& which) {
     take("micro-batch", 32);
-    return Scope(last ? "the last" : "a micro-batch");
+    return Scope(which.index + 1 == which.count ? "the last" : "a micro-batch");
   }
 };
 
@@ -85,13 +85,13 @@ TEST_CASE("the time of a step is divided among its phases, and time between step
       const auto weights = training.unshard(weight, bias);
       Hands::seconds += 100;
     }
-    const auto scope = training.micro_batch(true);
+    const auto scope = training.micro_batch({.index = 0, .count = 1});
     training.ready(bias);
     Hands::seconds += 64;
     training.step({.learning_rate = 0.5});
     CHECK(asked ==
-          "unshard weight, unshard bias, end of weight, end of bias, micro-batch, ready bias, reduce, update, "
-          "gather, ");
+          "unshard weight, unshard bias, end of weight, end of bias, micro-batch, ready bias, reduce_gradients, "
+          "update_weights, gather_weights, ");
     CHECK(training.times().compute == step * (100 + 64));
     CHECK(training.times().communication == step * (2 * 16 + 32 + 1 + 8 + 2));
     CHECK(training.times().update == step * 4);
@@ -102,11 +102,11 @@ TEST_CASE("scopes end where they end, and are the training's own") {
   TimedTraining<float, Hands> training{Several()};
   asked.clear();
   {
-    const auto scope = training.micro_batch(false);
+    const auto scope = training.micro_batch({.index = 0, .count = 2});
     training.ready(weight);
   }
   {
-    const auto scope = training.micro_batch(true);
+    const auto scope = training.micro_batch({.index = 1, .count = 2});
     training.ready(weight);
   }
   { const auto scope = training.evaluate(); }
@@ -119,7 +119,7 @@ TEST_CASE("a training that has no policy for micro-batches is asked for none") {
   TimedTraining<float, Hands> training{Whole()};
   asked.clear();
   {
-    const auto scope = training.micro_batch(true);
+    const auto scope = training.micro_batch({.index = 0, .count = 1});
     const auto weights = training.unshard(weight);
     training.ready(weight);
   }

@@ -228,7 +228,9 @@ TEST_CASE("capture refuses steps in which the host waits, and other calls than t
   wrong([](auto& model) { model.training.capture([] {}, model.stream); }, "0 steps");
   wrong([](auto& model) { model.training.capture([&] { model.step(0), model.step(0); }, model.stream); }, "2 steps");
   wrong(
-      [](auto& model) { model.training.capture([&] { static_cast<void>(model.training.join(true)); }, model.stream); },
+      [](auto& model) {
+        model.training.capture([&] { static_cast<void>(model.training.announce_batch(true)); }, model.stream);
+      },
       "being captured");
   wrong(
       [](auto& model) {

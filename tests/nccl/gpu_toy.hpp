@@ -126,7 +126,7 @@ Result train(C& comm, const Way& way) {
   Training training(comm, way.borrowed ? distx::ParameterList<Cuda>(refs) : distx::ParameterList<Cuda>(owned),
                     optimizer, way.options);
   std::optional<distx::ExponentialAverage<Cuda>> average;
-  if (way.averages) average.emplace(training.average(0.75, steps));
+  if (way.averages) average.emplace(training.ema(0.75, steps));
 
   const auto pass = [&](auto& list, std::size_t number) {
     for (std::size_t p = 0; p < count; ++p) {
@@ -150,7 +150,7 @@ Result train(C& comm, const Way& way) {
     result.losses.push_back(loss_of(weights_of<T>(training, steps), sample_of(step, 0, comm.rank())));
     for (std::size_t k = 0; k < way.micro_batches; ++k) {
       if constexpr (Training::accumulation != distx::detail::Accumulation::none)
-        static_cast<void>(training.micro_batch(k + 1 == way.micro_batches, steps));
+        static_cast<void>(training.micro_batch({.index = k, .count = way.micro_batches}, steps));
       const std::size_t number = step * way.micro_batches + k;
       if (way.borrowed)
         pass(refs, number);
@@ -158,17 +158,18 @@ Result train(C& comm, const Way& way) {
         pass(owned, number);
     }
     if (way.own_update) {
-      training.reduce(steps);
+      training.reduce_gradients(steps);
       for (const auto& segment : training.owned()) {
         const Span<T, Cuda> gradient(static_cast<T*>(segment.gradient.data()), segment.gradient.size());
         distx::scale(steps, gradient, -0.25);
         distx::add(steps, segment.template weights<T>(), Span<const T, Cuda>(gradient));
       }
-      training.gather(steps);
+      training.gather_weights(steps);
     } else if (way.in_parts) {
-      training.reduce(steps);
-      training.update({.learning_rate = 0.01}, main);  // each part on another stream, which are ordered all the same
-      training.gather(steps);
+      training.reduce_gradients(steps);
+      training.update_weights({.learning_rate = 0.01},
+                              main);  // each part on another stream, which are ordered all the same
+      training.gather_weights(steps);
     } else {
       training.step({.learning_rate = 0.01}, steps);
     }

@@ -65,7 +65,7 @@ TEST_CASE("training on GPUs: a step runs after the streams of all its micro-batc
     Gate gate(held);
     for (const std::size_t number : {0U, 1U}) {
       const CudaStreamRef stream = number == 0 ? held : free;
-      const auto scope = training.micro_batch(number == 1, free);
+      const auto scope = training.micro_batch({.index = number, .count = 2}, free);
       Tied::write(stream, tied.gradient, number);
       training.ready_after(stream, tied.list);
     }

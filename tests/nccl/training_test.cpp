@@ -85,7 +85,7 @@ std::vector<float> on_host(int ranks, const Way& way) {
         comm, model.parameters(), distx::AdamW{.weight_decay = 0.125},
         {.clip_norm = way.options.clip_norm, .group_ranks = way.options.group_ranks});
     std::optional<distx::ExponentialAverage<distx::Host>> average;
-    if (way.averages) average.emplace(training.average(0.75));
+    if (way.averages) average.emplace(training.ema(0.75));
     for (std::size_t step = 0; step < way.steps; ++step) {
       for (std::size_t p = toy::sizes.size(); p-- > 0;) {
         model.backward(p, gpu_toy::sample_of(step, 0, comm.rank()), 1);
@@ -427,7 +427,7 @@ TEST_CASE(
       CHECK(weights == before);
       CHECK(training.gradient_norm() == std::numeric_limits<double>::infinity());
       if (where == "between") static_cast<void>(training.state());
-      if (where == "outrun" && comm.rank() == 1) training.reduce();
+      if (where == "outrun" && comm.rank() == 1) training.reduce_gradients();
       backward(1);
       training.step({.learning_rate = 0.1});
     });

@@ -20,7 +20,7 @@ std::vector<std::vector<float>> train(int ranks, bool borrowed, const distx::Dat
                                distx::AdamW{}, options);
     for (std::size_t step = 0; step < 2; ++step) {
       for (std::size_t k = 0; k < 3; ++k) {
-        const auto scope = training.micro_batch(k == 2);
+        const auto scope = training.micro_batch({.index = k, .count = 3});
         const std::size_t sample = 30 * step + 3 * static_cast<std::size_t>(comm.rank()) + k;
         if (borrowed)
           stages::pass(training, refs, sample);
@@ -85,18 +85,38 @@ TEST_CASE("micro-batches out of order are errors") {
   for (const auto& ending : toy::endings(2, [](auto& comm) {
          const auto parameters = stages::owned();
          Accumulating<distx::Sharded> training(comm, parameters, distx::SGD{}, {.stage = 2});
-         const auto scope = training.micro_batch(false);
+         const auto scope = training.micro_batch({.index = 0, .count = 2});
          stages::pass(training, parameters, 0);
          training.step({.learning_rate = 1});
        }))
-    CHECK(says(ending.words, "no micro-batch of this step was declared the last"));
+    CHECK(says(ending.words, "this step has had fewer micro-batches than the .count"));
   for (const auto& ending : toy::endings(2, [](auto& comm) {
          const auto parameters = stages::owned();
          Accumulating<distx::Local> training(comm, parameters, distx::SGD{}, {.stage = 1});
-         static_cast<void>(training.micro_batch(true));
-         static_cast<void>(training.micro_batch(true));
+         static_cast<void>(training.micro_batch({.index = 0, .count = 1}));
+         static_cast<void>(training.micro_batch({.index = 0, .count = 1}));
        }))
-    CHECK(says(ending.words, "the previous micro-batch was declared the last"));
+    CHECK(says(ending.words, "the last micro-batch of this step has begun; call step first"));
+  const auto check = [](const std::string& kind, const std::string& words, distx::MicroBatchIndex second) {
+    for (const auto& ending : toy::endings(2, [&](auto& comm) {
+           const auto parameters = stages::owned();
+           Accumulating<distx::Local> training(comm, parameters, distx::SGD{}, {.stage = 1});
+           {
+             const auto scope = training.micro_batch({.index = 0, .count = 3});
+             stages::pass(training, parameters, 0);
+           }
+           static_cast<void>(training.micro_batch(second));
+         })) {
+      CAPTURE(ending.words);
+      CHECK(ending.kind == kind);
+      CHECK(says(ending.words, words));
+    }
+  };
+  check("argument", "invalid .index = 3, .count = 3: the index must be below the count", {.index = 3, .count = 3});
+  check("argument", "invalid .index = 0, .count = 0: the index must be below the count", {});
+  check("state", ".index = 0, .count = 3 does not follow .index = 1", {.index = 0, .count = 3});
+  check("state", ".index = 2, .count = 3 does not follow .index = 1", {.index = 2, .count = 3});
+  check("state", "begin the micro-batches of a step in order, with the same count", {.index = 1, .count = 2});
   for (const auto& ending : toy::endings(2, [](auto& comm) {
          const auto parameters = stages::owned();
          Accumulating<distx::Local> training(comm, parameters, distx::SGD{}, {.stage = 2});
@@ -110,9 +130,9 @@ TEST_CASE("different numbers of micro-batches are an error on every rank, with t
            const auto parameters = stages::owned();
            Accumulating<distx::Local> training(comm, parameters, distx::SGD{}, {.stage = 1});
            for (int step = 0; step < 40; ++step) {
-             const int parts = 2 + (comm.rank() == 1 && step == wrong_step ? 1 : 0);
-             for (int part = 0; part < parts; ++part) {
-               const auto micro_batch = training.micro_batch(part + 1 == parts);
+             const std::size_t parts = comm.rank() == 1 && step == wrong_step ? 3 : 2;
+             for (std::size_t part = 0; part < parts; ++part) {
+               const auto micro_batch = training.micro_batch({.index = part, .count = parts});
                stages::pass(training, parameters, 0);
              }
              end(training);
@@ -127,9 +147,9 @@ TEST_CASE("different numbers of micro-batches are an error on every rank, with t
   check(0, "the number of micro-batches of step 0 differs: rank 0 has 2; rank 1 has 3", step);
   check(5, "the number of micro-batches of step 5 differs: rank 0 has 2; rank 1 has 3", step);
   check(5, "the number of micro-batches of step 5 differs: rank 0 has 2; rank 1 has 3", [](auto& training) {
-    training.reduce();
-    training.update({.learning_rate = 0.1});
-    training.gather();
+    training.reduce_gradients();
+    training.update_weights({.learning_rate = 0.1});
+    training.gather_weights();
   });
 }
 
@@ -139,9 +159,9 @@ TEST_CASE("ranks without a batch need not make micro-batches") {
     Accumulating<distx::Local> training(comm, parameters, distx::SGD{}, {.stage = 1});
     for (int step = 0; step < 34; ++step) {
       const bool has_batch = comm.rank() == 0 || step % 2 == 0;
-      CHECK(training.join(has_batch) > 0);
-      for (int part = 0; has_batch && part < 2; ++part) {
-        const auto micro_batch = training.micro_batch(part == 1);
+      CHECK(training.announce_batch(has_batch) > 0);
+      for (std::size_t part = 0; has_batch && part < 2; ++part) {
+        const auto micro_batch = training.micro_batch({.index = part, .count = 2});
         stages::pass(training, parameters, 0);
       }
       training.step({.learning_rate = 0.1});

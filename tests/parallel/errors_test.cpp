@@ -87,7 +87,7 @@ TEST_CASE("requesting a borrowed gradient after ready, or of a frozen parameter,
   check_step("state", "'b' was declared ready, and its gradient is being reduced; write it before ready", ask);
   check_step("state", "gradient on rank", [](auto& training, Two& model) {
     training.ready(model.b, model.a);
-    training.reduce();
+    training.reduce_gradients();
     static_cast<void>(training.gradient(model.parameters()[1]));
   });
   check_step("argument", "'b' is frozen and has no gradient; set .trainable",
@@ -153,23 +153,22 @@ TEST_CASE("ready for a frozen parameter, a buffer or a foreign array is an error
 TEST_CASE("reduce, update and gather out of order are errors") {
   check_step("state", "the gradients of this step are already reduced", [](auto& training, Two& model) {
     training.ready(model.b, model.a);
-    training.reduce();
+    training.reduce_gradients();
     training.ready(model.a);
   });
   check_step("state", "already reduced", [](auto& training, Two& model) {
     training.ready(model.b, model.a);
-    training.reduce();
-    training.reduce();
+    training.reduce_gradients();
+    training.reduce_gradients();
   });
-  check_step("state", "the gradients of this step are not reduced; call reduce first",
-             [](auto& training, Two&) { training.update({.learning_rate = 1}); });
-  check_step("state", "call reduce first", [](auto& training, Two&) { training.gather(); });
+  check_step("state", "the gradients of this step are not reduced; call reduce_gradients first",
+             [](auto& training, Two&) { training.update_weights({.learning_rate = 1}); });
+  check_step("state", "call reduce_gradients first", [](auto& training, Two&) { training.gather_weights(); });
 }
 
-TEST_CASE("a learning rate that is missing, not finite or negative is an error") {
+TEST_CASE("a learning rate that is not finite or negative is an error") {
   const double inf = std::numeric_limits<double>::infinity();
-  check_step("argument", "invalid .learning_rate = -1", [](auto& training, Two&) { training.step({}); });
-  for (const double bad : {inf, -inf, -1e-3})
+  for (const double bad : {inf, -inf, std::numeric_limits<double>::quiet_NaN(), -1e-3})
     check_step("argument", "must be finite and >= 0", [bad](auto& training, Two& model) {
       training.ready(model.b, model.a);
       training.step({.learning_rate = bad});
@@ -343,9 +342,9 @@ TEST_CASE("learning rates that differ among ranks are an error with the step and
         training.ready(model.b, model.a);
         const double rate = step == wrong_step && comm.rank() == 1 ? 0.25 : 0.5;
         if (in_parts) {
-          training.reduce();
-          training.update({.learning_rate = rate});
-          training.gather();
+          training.reduce_gradients();
+          training.update_weights({.learning_rate = rate});
+          training.gather_weights();
         } else {
           training.step({.learning_rate = rate});
         }

@@ -123,7 +123,7 @@ TEST_CASE("calls of a released training, and release during a step, are errors")
     const auto weights = training.unshard(parameters[0]);
     training.release();
   });
-  check("invalid decay 1: must be in [0, 1)", [](auto& training, auto&) { static_cast<void>(training.average(1)); });
+  check("invalid decay 1: must be in [0, 1)", [](auto& training, auto&) { static_cast<void>(training.ema(1)); });
 }
 
 TEST_CASE("a moving average has the same bits at every stage, and swap_in restores the weights") {
@@ -143,7 +143,7 @@ TEST_CASE("a moving average has the same bits at every stage, and swap_in restor
           auto refs = model.parameters();
           stages::Training training(comm, borrowed ? distx::ParameterList<>(refs) : distx::ParameterList<>(parameters),
                                     distx::SGD{}, {.bucket_bytes = 4_KiB, .stage = stage, .share_weights = shares});
-          auto average = training.average(0.5);
+          auto average = training.ema(0.5);
           Floats expected = full(training);
           for (std::size_t k = 0; k < 3; ++k) {
             if (borrowed)
@@ -176,7 +176,7 @@ TEST_CASE("gradients are refused while a moving average is swapped in, and avail
       for (const auto& ending : toy::endings(2, [&](auto& comm) {
              const auto parameters = stages::owned();
              stages::Training training(comm, parameters, distx::SGD{}, {.stage = stage});
-             auto average = training.average(0.5);
+             auto average = training.ema(0.5);
              const auto scope = average.swap_in();
              wrong(training, parameters);
            })) {
@@ -191,7 +191,7 @@ TEST_CASE("gradients are refused while a moving average is swapped in, and avail
     toy::on_ranks(2, [&](distx::ThreadCommunicator& comm) {
       const auto parameters = stages::owned();
       stages::Training training(comm, parameters, distx::SGD{}, {.stage = stage});
-      auto average = training.average(0.5);
+      auto average = training.ema(0.5);
       for (std::size_t k = 0; k < 2; ++k) {
         step(training, parameters, k);
         average.update();
@@ -207,7 +207,7 @@ TEST_CASE("an evaluation has its own order of unshard while a moving average is 
     distx::Metered<distx::ThreadCommunicator> metered(comm.share());
     const auto parameters = stages::owned();
     stages::Training training(metered, parameters, distx::SGD{}, {.stage = 3, .map_weights = false});
-    auto average = training.average(0.5);
+    auto average = training.ema(0.5);
     for (std::size_t k = 0; k < 2; ++k) step(training, parameters, k);
     const auto before = metered.ledger();
     {

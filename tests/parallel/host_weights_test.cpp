@@ -188,7 +188,7 @@ TEST_CASE("ranks without a batch take part while others hold several units of th
         const auto parameters = stages::owned();
         stages::Training training(comm, parameters, distx::SGD{},
                                   {.bucket_bytes = bytes, .stage = 3, .map_weights = maps});
-        for (std::size_t step = 0; training.join(step < (comm.rank() == 1 ? 1u : 3u)) > 0; ++step) {
+        for (std::size_t step = 0; training.announce_batch(step < (comm.rank() == 1 ? 1u : 3u)) > 0; ++step) {
           if (step == 0 || comm.rank() != 1) {
             const auto whole = training.unshard(parameters);
             for (const auto& parameter : parameters) {

@@ -43,18 +43,18 @@ Weights expected(const Counts& batches, bool over_active, float times = 1) {
 
 struct Result {
   std::vector<Weights> weights;          // of each rank
-  std::vector<std::vector<int>> active;  // what `join` returned
+  std::vector<std::vector<int>> active;  // what `announce_batch` returned
 };
 
 template <class Training, class Pass>
 std::vector<int> join_steps(Training& training, std::size_t batches, bool in_parts, Pass&& pass) {
   std::vector<int> active;
-  for (std::size_t step = 0; (active.push_back(training.join(step < batches)), active.back() > 0); ++step) {
+  for (std::size_t step = 0; (active.push_back(training.announce_batch(step < batches)), active.back() > 0); ++step) {
     if (step < batches) pass(step);
     if (in_parts) {
-      training.reduce();
-      training.update({.learning_rate = 0.01});
-      training.gather();
+      training.reduce_gradients();
+      training.update_weights({.learning_rate = 0.01});
+      training.gather_weights();
     } else {
       training.step({.learning_rate = 0.01});
     }
@@ -82,7 +82,7 @@ Result train(const Counts& batches, const distx::DataParallelOptions& options, b
         one(sample);
       } else {
         for (std::size_t k = 0; k < 2; ++k) {
-          const auto scope = training.micro_batch(k == 1);
+          const auto scope = training.micro_batch({.index = k, .count = 2});
           one(sample);
         }
       }
@@ -115,7 +115,7 @@ std::vector<toy::Ending> endings(const distx::DataParallelOptions& options, F&& 
     const std::size_t batches[] = {3, 1, 0};
     for (std::size_t step = 0;; ++step) {
       const bool has_batch = step < batches[comm.rank()];
-      if (training.join(has_batch) == 0) break;
+      if (training.announce_batch(has_batch) == 0) break;
       f(comm.rank(), has_batch, step, training, parameters);
       training.step({.learning_rate = 0.01});
     }
@@ -254,12 +254,13 @@ TEST_CASE("a rank without a batch makes no calls but those that end the step") {
       stages::pass(training, parameters, step);  // on all ranks
     });
     CHECK(ends[2].kind == "state");
-    CHECK(toy::says(ends[2].words, "join has declared that this rank has no batch in this step; call step next"));
+    CHECK(toy::says(ends[2].words,
+                    "announce_batch has declared that this rank has no batch in this step; call step next"));
     for (const int rank : {0, 1}) CHECK(ends[static_cast<std::size_t>(rank)].kind == "revoked");
   }
 }
 
-TEST_CASE("weights are not evaluated in an uneven step at stage 3, and join is not called within a step") {
+TEST_CASE("weights are not evaluated in an uneven step at stage 3, and announce_batch is not called within a step") {
   const auto one_says = [](const std::vector<toy::Ending>& ends, const char* words) {
     return std::ranges::any_of(ends,
                                [&](const auto& end) { return end.kind == "state" && toy::says(end.words, words); });
@@ -270,12 +271,12 @@ TEST_CASE("weights are not evaluated in an uneven step at stage 3, and join is n
                            const auto scope = training.evaluate();
                            const auto weights = training.unshard(parameters[0]);
                          }),
-                 "evaluate after step and before join"));
+                 "evaluate after step and before announce_batch"));
   CHECK(one_says(endings({.bucket_bytes = 0, .stage = 2},
                          [&](int, bool has_batch, std::size_t step, auto& training, auto& parameters) {
                            if (!has_batch) return;
                            stages::pass(training, parameters, step);
-                           static_cast<void>(training.join(true));
+                           static_cast<void>(training.announce_batch(true));
                          }),
                  "a step is in progress"));
 }

@@ -33,7 +33,7 @@ struct Way {
   distx::DataParallelOptions options{};
   bool borrowed = false;
   bool matrices_only = false;
-  bool by_hand = false;  ///< whole parameters are updated, one by one, with what `reduce` gives: at stage 0
+  bool by_hand = false;  ///< whole parameters are updated, one by one, with what `reduce_gradients` gives: at stage 0
 };
 
 /// One update of a whole parameter, whatever the optimizer's kind.
@@ -109,7 +109,7 @@ Trained train(C& comm, const Optimizer& optimizer, const Way& way) {
   std::vector<std::uint64_t> updates(model.size());
   for (std::uint64_t step = 1; step <= 3; ++step) {
     for (std::size_t k = 0; k < (accumulates ? 2 : 1); ++k) {
-      if constexpr (accumulates) static_cast<void>(training.micro_batch(k == 1));
+      if constexpr (accumulates) static_cast<void>(training.micro_batch({.index = k, .count = 2}));
       if (way.borrowed)
         pass(refs, step, k);
       else
@@ -119,7 +119,7 @@ Trained train(C& comm, const Optimizer& optimizer, const Way& way) {
       training.step({.learning_rate = 0.01});
       continue;
     }
-    training.reduce();
+    training.reduce_gradients();
     if constexpr (std::same_as<T, float>)
       for (const auto& segment : training.owned()) {
         const std::size_t p = segment.parameter;
@@ -127,7 +127,7 @@ Trained train(C& comm, const Optimizer& optimizer, const Way& way) {
         update_whole(optimizer, {0.01 * group.learning_rate_scale, ++updates[p], group.weight_decay}, model[p], segment,
                      states[p]);
       }
-    training.gather();
+    training.gather_weights();
   }
   Trained trained{{}, training.memory()};
   training.for_each_full_weight([&](const std::string&, distx::Span<const distx::AnyElement> values) {

@@ -119,11 +119,11 @@ TEST_CASE("no rank changes mapped weights while another one reads them") {
         }
       }
       if (in_parts) {
-        training.reduce();
+        training.reduce_gradients();
         for (const auto& segment : training.owned())
           for (float& x : segment.weights<float>()) x -= 1;
         updated = true;
-        training.gather();
+        training.gather_weights();
       } else {
         training.step({.learning_rate = 1});
         updated = true;
@@ -149,7 +149,7 @@ TEST_CASE("a step in parts begins outside the scopes of unshard") {
            static_cast<void>(training.gradient(parameter));
            training.ready(parameter);
          }
-         training.reduce();
+         training.reduce_gradients();
        }))
     CHECK(says(ending.words, "is still unsharded"));
 }

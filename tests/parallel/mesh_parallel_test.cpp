@@ -72,7 +72,7 @@ TEST_CASE("custom updates of what a rank owns on a mesh give the weights of upda
         const auto slope = [](const auto& index) { return 1 + static_cast<float>(index[0]); };
         training.ready(cut, distx::generate<float, distx::Shard<0, Model>>(mesh, {2}, slope));
         training.ready(whole, distx::generate<float>(mesh, {9}, slope));
-        training.reduce();
+        training.reduce_gradients();
         if (by_hand) {
           for (const auto& segment : training.owned()) {
             const auto weights = segment.weights<float>();
@@ -82,9 +82,9 @@ TEST_CASE("custom updates of what a rank owns on a mesh give the weights of upda
             for (std::size_t i = 0; i < weights.size(); ++i) weights[i] -= 0.5f * segment.gradients<float>()[i];
           }
         } else {
-          training.update({.learning_rate = 0.5});
+          training.update_weights({.learning_rate = 0.5});
         }
-        training.gather();
+        training.gather_weights();
         std::vector<float> values(cut.local().begin(), cut.local().end());
         values.insert(values.end(), whole.local().begin(), whole.local().end());
         return values;

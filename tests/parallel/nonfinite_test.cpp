@@ -55,7 +55,7 @@ template <class Training, class Parameters>
 void make_step(Training& training, Parameters& parameters, std::size_t sample, const BadBatch& batch, bool in_parts) {
   constexpr std::size_t micro_batches = Training::accumulates ? 2 : 1;
   for (std::size_t k = 0; k < micro_batches; ++k) {
-    if constexpr (Training::accumulates) static_cast<void>(training.micro_batch(k + 1 == micro_batches));
+    if constexpr (Training::accumulates) static_cast<void>(training.micro_batch({.index = k, .count = micro_batches}));
     for (std::size_t p = parameters.size(); p-- > 0;) {
       const auto weights = training.unshard(parameters[p]);
       const auto value = training.value(parameters[p]);
@@ -67,9 +67,9 @@ void make_step(Training& training, Parameters& parameters, std::size_t sample, c
     }
   }
   if (!in_parts) return training.step({.learning_rate = 0.01, .loss = batch.loss});
-  training.reduce();
-  training.update({.learning_rate = 0.01, .loss = batch.loss});
-  training.gather();
+  training.reduce_gradients();
+  training.update_weights({.learning_rate = 0.01, .loss = batch.loss});
+  training.gather_weights();
 }
 
 /// Returns the weights after four good steps of Adam and, if `bad`, others between them in which one rank has a value
@@ -169,7 +169,7 @@ TEST_CASE("an error of one rank's own calls is not a rank loss on any rank, and 
   };
   const std::vector<Case> cases = {
       {[](auto& training, auto&) { training.step({.learning_rate = not_a_number}); }, false},
-      {[](auto& training, auto&) { training.gather(); }, false},
+      {[](auto& training, auto&) { training.gather_weights(); }, false},
       {[](auto& training, auto& parameters) { training.ready(parameters[0]); }, false},
       {[](auto& training, auto&) { training.for_each_full_weight([](auto&&...) {}); }, false},
       {[](auto&, auto&) { throw distx::TimeoutError("a loader is stuck", {}, 0, false); }, false},
@@ -221,7 +221,7 @@ TEST_CASE("after an error in a step, every later call names it as the end of the
         check([&] { static_cast<void>(parameters[0].gradient()); });
         check([&] { training.ready(parameters[0]); });
         check([&] { training.step({.learning_rate = 0.1}); });
-        check([&] { training.reduce(); });
+        check([&] { training.reduce_gradients(); });
         check([&] { static_cast<void>(training.state()); });
         check([&] { training.release(); });
         if (stage == 3) check([&] { static_cast<void>(training.unshard(parameters[0])); });
@@ -293,9 +293,9 @@ TEST_CASE("a loss that is not finite on one rank of a mesh is skipped, or throws
                const distx::StepOptions options{.learning_rate = 1,
                                                 .loss = step == 1 && comm.rank() == 2 ? infinity : 1};
                if (in_parts) {
-                 training.reduce();
-                 training.update(options);
-                 training.gather();
+                 training.reduce_gradients();
+                 training.update_weights(options);
+                 training.gather_weights();
                } else {
                  training.step(options);
                }

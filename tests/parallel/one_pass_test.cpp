@@ -17,7 +17,7 @@ using distx::Accumulate, distx::Dynamic, distx::Local, distx::Precision, distx::
 
 struct Way {
   distx::DataParallelOptions options{};
-  int micro_batches = 1;
+  std::size_t micro_batches = 1;
   bool in_parts = false;
   bool unused = false;  // one parameter has no gradient on any rank
   bool uneven = false;  // the last rank has no batch
@@ -39,18 +39,17 @@ Result train(int ranks, bool passes, const Optimizer& optimizer, const Way& way)
     distx::DataParallel<Policies...> training(comm, model.parameters, optimizer, way.options);
     for (std::size_t step = 0; step < 3; ++step) {
       const bool has_batch = !way.uneven || comm.rank() + 1 < comm.size();
-      if (way.uneven) (void)training.join(has_batch);
-      for (int micro = 0; micro < way.micro_batches && has_batch; ++micro) {
+      if (way.uneven) (void)training.announce_batch(has_batch);
+      for (std::size_t micro = 0; micro < way.micro_batches && has_batch; ++micro) {
         if constexpr ((std::same_as<Policies, Accumulate<Local>> || ...) ||
                       (std::same_as<Policies, Accumulate<Sharded>> || ...))
-          static_cast<void>(training.micro_batch(micro + 1 == way.micro_batches));
-        model.pass(training, 10 * step + 3 * static_cast<std::size_t>(micro) + static_cast<std::size_t>(comm.rank()),
-                   way.unused);
+          static_cast<void>(training.micro_batch({.index = micro, .count = way.micro_batches}));
+        model.pass(training, 10 * step + 3 * micro + static_cast<std::size_t>(comm.rank()), way.unused);
       }
       if (way.in_parts) {
-        training.reduce();
-        training.update({.learning_rate = 0.01});
-        training.gather();
+        training.reduce_gradients();
+        training.update_weights({.learning_rate = 0.01});
+        training.gather_weights();
       } else {
         training.step({.learning_rate = 0.01});
       }

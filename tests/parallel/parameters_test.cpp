@@ -273,10 +273,10 @@ TEST_CASE("owned parameters have aligned memory and zeroed gradients, which are 
         CHECK_THROWS_WITH_AS(static_cast<void>(a.gradient()), doctest::Contains("was declared ready"), distx::Error);
         CHECK(b.gradient()[4] == 0);  // never written
         training.ready(b);
-        training.reduce();
+        training.reduce_gradients();
         CHECK_THROWS_AS(static_cast<void>(a.gradient()), distx::Error);
-        training.update({.learning_rate = 1});
-        training.gather();
+        training.update_weights({.learning_rate = 1});
+        training.gather_weights();
       }
       CHECK(a.value()[0] == -2);
       CHECK(b.value()[4] == 0);
@@ -344,16 +344,16 @@ TEST_CASE("reduce, update and gather together do what step does") {
     distx::DataParallel<> training(comm, parameters, distx::SGD{});
     gradient.assign(10, static_cast<float>(comm.rank()));
     training.ready(parameters);  // all of them
-    training.reduce();
+    training.reduce_gradients();
     CHECK(gradient == Floats(10, 1));
     CHECK(weight == Floats(10, 1));
     for (auto& x : weight) x = 9;  // the user's own update
-    training.gather();
+    training.gather_weights();
     training.ready(parameters[0]);
-    training.reduce();
-    training.update({.learning_rate = 1});
+    training.reduce_gradients();
+    training.update_weights({.learning_rate = 1});
     CHECK(weight == Floats(10, 8));
-    training.gather();
+    training.gather_weights();
   });
 }
 

@@ -48,9 +48,9 @@ std::vector<float> train(int ranks, const Way& way) {
         }
       }
       if (way.in_parts) {
-        training.reduce();
-        training.update({.learning_rate = 0.01f});
-        training.gather();
+        training.reduce_gradients();
+        training.update_weights({.learning_rate = 0.01f});
+        training.gather_weights();
       } else {
         training.step({.learning_rate = 0.01f});
       }

@@ -94,23 +94,40 @@ TEST_CASE("gradients are refused during an evaluation") {
   }
 }
 
-TEST_CASE("an error of unshard names the line of the call") {
-  std::string line;
-  const auto endings = toy::endings(2, [&](auto& comm) {
-    const auto parameters = stages::owned();
-    distx::DataParallel<distx::ZeRO<3>> training(comm, parameters, distx::SGD{});
-    const distx::Parameter<float> stranger("stranger", 3);
-    if (comm.rank() == 1) {
-      line = "[sharding_test.cpp:" + std::to_string(std::source_location::current().line() + 1) + "]";
-      return static_cast<void>(training.unshard(stranger));
+TEST_CASE("an error of unshard or ready names the line of the call, with any number of parameters") {
+  const auto line_after = [](const std::source_location& here = std::source_location::current()) {
+    return "[sharding_test.cpp:" + std::to_string(here.line() + 1) + "]";
+  };
+  for (const int call : {0, 1, 2, 3}) {
+    CAPTURE(call);
+    std::string line;
+    const auto endings = toy::endings(2, [&](auto& comm) {
+      const auto parameters = stages::owned();
+      distx::DataParallel<distx::ZeRO<3>> training(comm, parameters, distx::SGD{});
+      const distx::Parameter<float> stranger("stranger", 3);
+      if (comm.rank() == 0) {
+        static_cast<void>(training.unshard(parameters[0]));
+        return static_cast<void>(training.value(parameters[0]));
+      }
+      if (call == 0) {
+        line = line_after();
+        static_cast<void>(training.unshard(stranger));
+      } else if (call == 1) {
+        line = line_after();
+        static_cast<void>(training.unshard(stranger, parameters[0], parameters[1]));
+      } else if (call == 2) {
+        line = line_after();
+        training.ready(stranger, parameters[0]);
+      } else {
+        line = line_after();
+        training.ready(stranger, parameters[0], parameters[1], parameters[2]);
+      }
+    });
+    CHECK(endings[1].kind == "argument");
+    for (const auto& ending : endings) {
+      CAPTURE(ending.words);
+      CHECK(says(ending.words, line));
     }
-    static_cast<void>(training.unshard(parameters[0]));
-    static_cast<void>(training.value(parameters[0]));
-  });
-  CHECK(endings[1].kind == "argument");
-  for (const auto& ending : endings) {
-    CAPTURE(ending.words);
-    CHECK(says(ending.words, line));
   }
 }
 
@@ -162,7 +179,7 @@ TEST_CASE("at stage 3, ranks that call ready in different orders get an error on
           static_cast<void>(training.gradient(parameter));
           training.ready(parameter);
         }
-        training.reduce();
+        training.reduce_gradients();
       });
       for (const auto& ending : endings) {
         CAPTURE(ending.words);
@@ -287,7 +304,7 @@ TEST_CASE("owned returns the segments that this rank updates, for custom kernels
             for (std::size_t i = 0; i < ref.gradient.size(); ++i)
               ref.gradient[i] = static_cast<float>(i % 1000) + static_cast<float>(2 * comm.rank());
           training.ready(refs);
-          training.reduce();
+          training.reduce_gradients();
           const auto owned = training.owned();
           if (one_array && stage == 1) CHECK(owned.size() <= sizes.size());
           for (const auto& segment : owned) {
@@ -300,7 +317,7 @@ TEST_CASE("owned returns the segments that this rank updates, for custom kernels
               ++updates[static_cast<std::size_t>(comm.rank())][begins[segment.parameter] + segment.offset + i];
             }
           }
-          training.gather();
+          training.gather_weights();
           for (const auto& ref : refs)
             results[static_cast<std::size_t>(comm.rank())].insert(results[static_cast<std::size_t>(comm.rank())].end(),
                                                                   ref.weight.begin(), ref.weight.end());
@@ -340,7 +357,7 @@ TEST_CASE("the gradient norm has the same bits for every partition, and clips th
             }
             training.ready(p);
           }
-          training.reduce();
+          training.reduce_gradients();
           CHECK(training.gradient_norm() == doctest::Approx(std::sqrt(exact)).epsilon(1e-12));
           double clipped = 0;
           for (const auto& segment : training.owned())
@@ -348,7 +365,7 @@ TEST_CASE("the gradient norm has the same bits for every partition, and clips th
           double all[1] = {stage == 0 ? clipped / ranks : clipped};
           distx::all_reduce(comm, all, distx::sum);
           CHECK(std::sqrt(all[0]) == doctest::Approx(0.5).epsilon(1e-6));
-          training.gather();
+          training.gather_weights();
           if (comm.rank() == 0) norms.push_back(training.gradient_norm());
         });
     for (const double norm : norms) CHECK(norm == norms.front());

@@ -63,10 +63,10 @@ TEST_CASE("no rank updates shared weights while another one reads them") {
       distx::detail::wait_until(100ms, [&] { return updated.load(); }, [] { return false; });
       CHECK_FALSE(updated.load());
     }
-    training.reduce();
+    training.reduce_gradients();
     updated = true;
-    training.update({.learning_rate = 1});
-    training.gather();
+    training.update_weights({.learning_rate = 1});
+    training.gather_weights();
     for (std::size_t p = 0; p < parameters.size(); ++p)
       CHECK(parameters[p].value()[0] == static_cast<float>(toy::first_weight(p, 0)) - 1);
   });

@@ -93,9 +93,9 @@ std::vector<float> train(C& comm, const Way& way) {
     else
       pass(training, parameters, sample, way.unordered);
     if (way.in_parts) {
-      training.reduce();
-      training.update({.learning_rate = 0.01});
-      training.gather();
+      training.reduce_gradients();
+      training.update_weights({.learning_rate = 0.01});
+      training.gather_weights();
     } else {
       training.step({.learning_rate = 0.01});
     }

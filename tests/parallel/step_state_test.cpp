@@ -12,26 +12,27 @@ TEST_CASE("a step goes through its phases in order, and each call out of order h
   StepState state;
   CHECK(state.fault(StepCall::ready) == StepFault::none);
   CHECK(state.fault(StepCall::step) == StepFault::none);
-  CHECK(state.fault(StepCall::update) == StepFault::gradients_not_reduced);
-  CHECK(state.fault(StepCall::gather) == StepFault::gradients_not_reduced);
+  CHECK(state.fault(StepCall::update_weights) == StepFault::gradients_not_reduced);
+  CHECK(state.fault(StepCall::gather_weights) == StepFault::gradients_not_reduced);
   CHECK(state.fault(StepCall::owned) == StepFault::gradients_not_reduced);
   CHECK(state.fault(StepCall::between_steps) == StepFault::none);
   CHECK(state.fault(StepCall::between_steps, true) == StepFault::step_in_progress);
   state.reduced();
-  for (const auto call : {StepCall::gradient, StepCall::ready, StepCall::micro_batch, StepCall::step, StepCall::reduce})
+  for (const auto call :
+       {StepCall::gradient, StepCall::ready, StepCall::micro_batch, StepCall::step, StepCall::reduce_gradients})
     CHECK(state.fault(call) == StepFault::gradients_reduced);
-  for (const auto call : {StepCall::update, StepCall::gather, StepCall::owned, StepCall::unshard})
+  for (const auto call : {StepCall::update_weights, StepCall::gather_weights, StepCall::owned, StepCall::unshard})
     CHECK(state.fault(call) == StepFault::none);
   CHECK(state.fault(StepCall::between_steps) == StepFault::step_in_progress);
   state.updated();
-  CHECK(state.fault(StepCall::update) == StepFault::weights_updated);
-  CHECK(state.fault(StepCall::gather) == StepFault::none);
+  CHECK(state.fault(StepCall::update_weights) == StepFault::weights_updated);
+  CHECK(state.fault(StepCall::gather_weights) == StepFault::none);
   state.finish();
   CHECK(state.fault(StepCall::ready) == StepFault::none);
   state.release();
-  for (const auto call :
-       {StepCall::gradient, StepCall::ready, StepCall::unshard, StepCall::micro_batch, StepCall::step, StepCall::reduce,
-        StepCall::update, StepCall::gather, StepCall::owned, StepCall::between_steps, StepCall::load})
+  for (const auto call : {StepCall::gradient, StepCall::ready, StepCall::unshard, StepCall::micro_batch, StepCall::step,
+                          StepCall::reduce_gradients, StepCall::update_weights, StepCall::gather_weights,
+                          StepCall::owned, StepCall::between_steps, StepCall::load})
     CHECK(state.fault(call) == StepFault::released);
 }
 
@@ -39,7 +40,7 @@ TEST_CASE("an incomplete state accepts nothing but a load") {
   StepState state;
   state.set_incomplete(true);
   for (const auto call : {StepCall::gradient, StepCall::ready, StepCall::unshard, StepCall::micro_batch, StepCall::step,
-                          StepCall::reduce, StepCall::between_steps})
+                          StepCall::reduce_gradients, StepCall::between_steps})
     CHECK(state.fault(call) == StepFault::incomplete_load);
   CHECK(state.fault(StepCall::load) == StepFault::none);
   state.set_incomplete(false);
@@ -48,18 +49,24 @@ TEST_CASE("an incomplete state accepts nothing but a load") {
 
 TEST_CASE("a step ends after its last micro-batch, and not before") {
   StepState state;
-  CHECK_FALSE(state.begin_micro_batch(false));
+  CHECK(state.expects(0, 2));
+  CHECK_FALSE(state.expects(1, 2));
+  CHECK_FALSE(state.begin_micro_batch(false, 2));
+  CHECK(state.expects(1, 2));
+  CHECK_FALSE(state.expects(0, 2));
+  CHECK_FALSE(state.expects(1, 3));
   CHECK_FALSE(state.in_last_micro_batch());
   CHECK(state.fault(StepCall::step) == StepFault::no_last_micro_batch);
-  CHECK(state.fault(StepCall::reduce) == StepFault::no_last_micro_batch);
+  CHECK(state.fault(StepCall::reduce_gradients) == StepFault::no_last_micro_batch);
   CHECK(state.fault(StepCall::micro_batch) == StepFault::none);
-  CHECK(state.begin_micro_batch(true));
+  CHECK(state.begin_micro_batch(true, 2));
   CHECK(state.fault(StepCall::step) == StepFault::none);
   CHECK(state.fault(StepCall::micro_batch) == StepFault::after_last_micro_batch);
   state.skip();
   state.finish();
   CHECK_FALSE(state.skipped());
   CHECK(state.fault(StepCall::micro_batch) == StepFault::none);
+  CHECK(state.expects(0, 3));
 }
 
 TEST_CASE("gradients are refused while weights are evaluated or swapped") {

@@ -108,7 +108,7 @@ TEST_CASE("the state is not available during a step") {
     toy::Model model;
     distx::DataParallel<distx::Accumulate<distx::Local>> training(comm, model.parameters(), distx::AdamW{});
     const auto pass = [&](bool last) {
-      const auto scope = training.micro_batch(last);
+      const auto scope = training.micro_batch({.index = last ? 1U : 0U, .count = 2});
       for (auto& layer : model.layers) training.ready(layer.weight);
     };
     CHECK(training.state().arrays.size() == 3 * toy::sizes.size());

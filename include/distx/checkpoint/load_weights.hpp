@@ -5,7 +5,6 @@
 #include "distx/checkpoint/detail/together.hpp"
 #include "distx/checkpoint/detail/weight_source.hpp"
 #include "distx/parallel/data_parallel.hpp"
-#include "distx/parallel/detail/engine/engine_owner_calls.hpp"
 
 namespace distx::checkpoint {
 

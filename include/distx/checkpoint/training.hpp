@@ -6,7 +6,6 @@
 #include "distx/checkpoint/detail/together.hpp"
 #include "distx/core/detail/made_here.hpp"
 #include "distx/parallel/data_parallel.hpp"
-#include "distx/parallel/detail/engine/engine_owner_calls.hpp"
 
 namespace distx::checkpoint {
 

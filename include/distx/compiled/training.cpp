@@ -6,5 +6,5 @@
 #undef DISTX_COMPILED
 #define DISTX_COMPILED
 #include <distx/data/detail/permutation_calls.hpp>
-#include <distx/parallel/detail/compiled_engine.hpp>
+#include <distx/parallel/detail/engine/exponential_average_calls.hpp>
 #include <distx/training.hpp>

@@ -101,8 +101,8 @@ class InvalidArgument : public Error {
   using Error::Error;
 };
 
-/// Thrown when a call is out of order on this rank, such as `update` before `reduce`, or made by a process that was
-/// forked from the rank's.
+/// Thrown when a call is out of order on this rank, such as `update_weights` before `reduce_gradients`, or made by a
+/// process that was forked from the rank's.
 ///
 /// If other ranks could be waiting for this one, its communicator is revoked before the error is thrown.
 class InvalidState : public Error {

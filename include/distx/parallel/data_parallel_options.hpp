@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <type_traits>
 
 #include "distx/core/detail/floating_point.hpp"
 
@@ -61,20 +62,41 @@ struct DataParallelOptions {
   /// and reads the weights once more. A gradient gives a NonFiniteError, weights a MismatchError, on every rank, with
   /// the parameter and the number of the step, from 0.
   std::uint64_t guard_every = 0;
-  /// Whether the steps in which `join` finds ranks without a batch divide gradients by the number of ranks with a
-  /// batch, instead of the number of ranks.
+  /// Whether the steps in which `announce_batch` finds ranks without a batch divide gradients by the number of ranks
+  /// with a batch, instead of the number of ranks.
   bool average_over_active = false;
 
   [[nodiscard]] bool clips() const noexcept { return detail::is_finite(clip_norm); }
   [[nodiscard]] double first_loss_scale() const noexcept { return loss_scale.value_or(65536); }
 };
 
+/// Which micro-batch of a step begins: `{.index = i, .count = n}`.
+struct MicroBatchIndex {
+  std::size_t index = 0;  ///< from 0, in order
+  std::size_t count = 0;  ///< the number of micro-batches of the step, the same for each of them
+};
+
+/// The learning rate of a step. It has no default: a step without one does not compile.
+class LearningRate {
+ public:
+  /// Diagnoses a forgotten learning rate with one compile error.
+  template <class Rate = void>
+  LearningRate() {
+    static_assert(!std::is_void_v<Rate>,
+                  "distx: the learning rate of the step is missing; pass {.learning_rate = 0.1}");
+  }
+  constexpr LearningRate(double value) noexcept : value_(value) {}  // NOLINT: converts from every number
+  constexpr operator double() const noexcept { return value_; }     // NOLINT: and to one
+
+ private:
+  double value_;
+};
+
 /// The options of one step.
 struct StepOptions {
   /// Finite and >= 0, and the same on every rank: DataParallel compares the ranks' values, and their numbers of
-  /// micro-batches, in the first step, in every 32nd after it, and before whole weights are read. -1, an error,
-  /// until it is set.
-  double learning_rate = -1;
+  /// micro-batches, in the first step, in every 32nd after it, and before whole weights are read.
+  LearningRate learning_rate;
   /// The loss of this rank's batch, if the step is to check that it is finite, or to be skipped otherwise. Not
   /// compared.
   double loss = 0;

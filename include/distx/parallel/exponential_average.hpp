@@ -15,6 +15,8 @@ class DataParallel;
 namespace detail {
 
 template <MemorySpace Space>
+class TrainingCalls;
+template <MemorySpace Space>
 class TrainingEngine;
 template <MemorySpace Space>
 class TrackedBytes;
@@ -25,11 +27,11 @@ struct AverageValues;
 
 /// An exponential moving average of the weights: average = decay * average + (1 - decay) * weight.
 ///
-/// Made by `DataParallel::average`; the training must outlive it. Each rank holds the average of the weights that it
+/// Made by `DataParallel::ema`; the training must outlive it. Each rank holds the average of the weights that it
 /// updates, in float, or in double for double weights. Move-only. It is part of the training's state, and so of
 /// checkpoints, while it exists.
 /// @code
-/// auto average = training.average(0.999);
+/// auto average = training.ema(0.999);
 /// for (…) { …; training.step(options); average.update(); }
 /// { const auto averaged = average.swap_in(); evaluate(model); }
 /// @endcode
@@ -80,7 +82,7 @@ class ExponentialAverage {
   template <class... Policies>
   friend class DataParallel;
 
-  ExponentialAverage(Engine& engine, double decay, stream after, const here& location);
+  ExponentialAverage(detail::TrainingCalls<Space>& engine, double decay, stream after, const here& location);
 
   template <class F>
   void each(F&& f);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/memory/buffer.hpp"
-#include "distx/parallel/parameter_list.hpp"
+#include "distx/parallel/training_methods.hpp"
 
 namespace distx {
 
@@ -10,14 +10,13 @@ namespace distx {
 /// It gives Parameters that have no memory their own, with their first values, and communicates nothing: `ready` and
 /// the scopes do nothing, and nothing is updated. `begin_step` makes the next gradients start from zeros. Move-only.
 template <MemorySpace Space = Host>
-class LocalTraining {
+class LocalTraining : private TrainingMethods<true, On<Space>> {
+  using Methods = TrainingMethods<true, On<Space>>;
+
  public:
-  using space = Space;
-  using stream = typename Space::stream;
-  /// Returned by `unshard`, `evaluate` and `micro_batch`; does nothing.
-  struct [[nodiscard]] scope {
-    ~scope() {}  // NOLINT: not trivial, so that compilers do not call the scope unused
-  };
+  using typename Methods::scope;
+  using typename Methods::space;
+  using typename Methods::stream;
 
   /// @param parameters  the owned parameters; borrowed ones have their memory and may be left out
   /// @throws InvalidArgument or InvalidState as the constructor of DataParallel
@@ -49,38 +48,18 @@ class LocalTraining {
     }
   }
 
-  /// Returns a parameter's values.
-  template <FloatingElement T>
-  [[nodiscard]] Span<T, Space> value(const Parameter<T, Space>& parameter) const {
-    return parameter.value();
-  }
-  template <FloatingElement T>
-  [[nodiscard]] Span<T, Space> value(const ParameterRef<T, Space>& parameter) const {
-    return parameter.weight;
-  }
-  /// Returns a parameter's gradient, which is zeroed by the first call after `begin_step`.
-  template <FloatingElement T>
-  [[nodiscard]] Span<T, Space> gradient(const Parameter<T, Space>& parameter, stream after = {}) {
-    return parameter.gradient(after);
-  }
-  /// Returns the user's array as it is: the user zeroes it.
-  template <FloatingElement T>
-  [[nodiscard]] Span<T, Space> gradient(const ParameterRef<T, Space>& parameter, stream = {}) {
-    return parameter.gradient;
-  }
-  /// @name As DataParallel's, without effect
+  /// @name DataParallel's
+  /// `gradient` returns a borrowed array as it is: the user zeroes it. The others but `value` have no effect.
   /// @{
-  template <class... Parameters>
-  [[nodiscard]] scope unshard(const Parameters&...) const noexcept {
-    return {};
-  }
-  [[nodiscard]] scope evaluate() const noexcept { return {}; }
-  [[nodiscard]] scope micro_batch(bool) const noexcept { return {}; }
-  [[nodiscard]] int join(bool has_batch) const noexcept { return has_batch ? 1 : 0; }
-  template <class... Ready>
-  void ready(const Ready&...) const noexcept {}
-  template <class... Ready>
-  void ready_after(stream, const Ready&...) const noexcept {}
+  using Methods::announce_batch;
+  using Methods::evaluate;
+  using Methods::gradient;
+  using Methods::micro_batch;
+  using Methods::ready;
+  using Methods::ready_after;
+  using Methods::unshard;
+  using Methods::unshard_after;
+  using Methods::value;
   /// @}
 
   /// Makes the next gradient of every Parameter start from zeros.

@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/core/detail/revoke_on_exception.hpp"
 #include "distx/parallel/data_parallel.hpp"
-#include "distx/parallel/detail/engine/engine_owner_calls.hpp"
+#include "distx/parallel/detail/engine/checks/check_training.hpp"
 #include "distx/parallel/tensor_gradient.hpp"
 #include "distx/parallel/tensor_parameter.hpp"
 
@@ -17,52 +17,56 @@ namespace distx {
 /// An error on one rank revokes the mesh's communicators.
 ///
 /// It offers a part of DataParallel's interface. Whole weights, which `for_each_full_weight` passes there, are tensors
-/// that `redistribute` replicates inside a scope of `unshard`. It has neither `join`, for which a coordinate of the
-/// data axis without a batch would also have to join the reductions of Partial gradients along the other axes, nor
-/// `average`, whose state would need the parts' offsets in the tensors.
+/// that `redistribute` replicates inside a scope of `unshard`. It has neither `announce_batch`, for which a coordinate
+/// of the data axis without a batch would also have to join the reductions of Partial gradients along the other axes,
+/// nor `ema`, whose state would need the parts' offsets in the tensors.
 ///
 /// @tparam Data  the axis of the mesh along which batches are split
 /// @tparam Policies  those of DataParallel
 template <class Data, class... Policies>
-class MeshParallel {
-  using Inner = DataParallel<Policies...>;
+class MeshParallel : private TrainingMethods<false, Policies...> {
+  using Methods = TrainingMethods<false, Policies...>;
   static_assert(detail::replicates_named<Policies...> == 0,
                 "distx::MeshParallel: Replicate supports DataParallel only; remove it");
+  using here = std::source_location;
+
+  /// This rank's part of a weight, null if it is empty, and the line of the call.
+  struct WeightArgument {
+    template <DistributedTensor W>
+    WeightArgument(const W& weight, const here& line = here::current()) : location(line) {  // NOLINT: every weight
+      if (const auto* const own = detail::TensorAccess::part(weight); own != nullptr) part.emplace(*own, line);
+    }
+    here location;
+    std::optional<detail::ReadyArgument> part{};
+  };
 
  public:
-  using space = typename Inner::space;
-  using here = std::source_location;
-  using scope = typename Inner::scope;
+  using typename Methods::scope;
+  using typename Methods::space;
 
   /// Constructs a training. Collective over the mesh.
   /// @throws InvalidArgument for a weight on another mesh, or sharded over the data axis; otherwise as DataParallel
   template <detail::MeshType MeshT, ElementwiseOptimizer Optimizer>
   MeshParallel(const MeshT& mesh, const TensorParameterList<space>& parameters, const Optimizer& optimizer,
                const DataParallelOptions& options = {}, const here& location = here::current())
-      : mesh_(detail::in_space<space>(detail::state_of(mesh))),
-        keep_(std::make_shared<MeshT>(mesh)),
-        others_(((1U << MeshT::axes) - 1) & ~(1U << MeshT::template index_of<Data>())),
-        training_(made(mesh, parameters, optimizer, options, location)) {
-    guarded([&] {
-      std::vector<bool> counts;
-      std::vector<detail::TensorPart> parts;
+      : Methods(made(mesh, parameters, optimizer, options, location)),
+        mesh_(detail::in_space<space>(detail::state_of(mesh))) {
+    guarded(mesh_, [&] {
+      constexpr detail::AxisSet others = ((1U << MeshT::axes) - 1) & ~(1U << MeshT::template index_of<Data>());
+      // Shares the mesh, whose communicators and stream the engine uses until its end.
+      detail::MeshPart<space> part{
+          .revoke = [kept = MeshT(mesh), &state = mesh_](const std::string& message) { state.revoke(message); }};
       for (const auto& entry : detail::TensorAccess::entries(parameters)) {
-        if (entry.empty) continue;
-        parts.push_back(entry.part);
-        bool& first = parts.back().first;
+        auto& listed = part.parameters.emplace_back(entry.name, entry.type(), entry.empty, entry.part);
         for (std::size_t axis = 0; axis < MeshT::axes; ++axis)
-          if ((others_ & ~entry.cutting) >> axis & 1U) first = first && mesh.coordinates()[axis] == 0;
-        counts.push_back(first);
-      }
-      engine().describe_parts(std::move(parts));
-      for (const auto& entry : detail::TensorAccess::entries(parameters)) {
-        Listed& listed = listed_.emplace_back(Listed{entry.name, entry.type(), entry.empty, entry.part});
+          if ((others & ~entry.cutting) >> axis & 1U)
+            listed.part.first = listed.part.first && mesh.coordinates()[axis] == 0;
         if (!entry.trained()) continue;
-        if (engine().policies().has_master(entry.type())) listed.arrays.emplace_back("master");
+        if (this->engine_->policies().has_master(entry.type())) listed.arrays.emplace_back("master");
         for (std::size_t k = 0; k < Optimizer::states; ++k) listed.arrays.push_back(detail::state_name<Optimizer>(k));
       }
-      if (others_ != 0)
-        detail::TrainingAccess::engine(training_).extend_norm(mesh_.over(others_).share(), std::move(counts));
+      if constexpr (others != 0) part.others.emplace(mesh_.over(others).share());
+      detail::join_mesh(*this->engine_, std::move(part));
     });
   }
   /// Diagnoses an optimizer that does not support distributed weights with one compile error.
@@ -96,7 +100,7 @@ class MeshParallel {
     requires detail::GradientOf<G, W, Data>
   void ready(const W& weight, const G& gradient, const here& location = here::current()) {
     using Facts = detail::GradientFacts<Data, detail::layout_of<W>, detail::layout_of<G>, detail::mesh_of<W>>;
-    guarded([&] {
+    guarded(mesh_, [&] {
       if (!(weight.mesh() == gradient.mesh()) || weight.extents() != gradient.extents())
         throw InvalidArgument(
             "'" + weight.name() + "' has extents " + detail::to_string(weight.extents()) + ", its gradient " +
@@ -124,85 +128,35 @@ class MeshParallel {
         "axes over which it is reduced");
   }
 
-  /// Makes weights whole along the data axis until the returned scope ends; errors name the line of the training's
-  /// construction. @see DataParallel::unshard
+  /// Makes weights whole along the data axis until the returned scope ends. @see DataParallel::unshard
   template <DistributedTensor... Ws>
-  [[nodiscard]] scope unshard(const Ws&... weights) {
+  [[nodiscard]] scope unshard(const WeightArgument& weight, const Ws&... more) {
     scope all;
-    const auto hold = [&](const auto& weight) {
-      if (const auto* const part = detail::TensorAccess::part(weight); part != nullptr)
-        detail::TrainingAccess::unshard(training_, all, {mesh_.stream, engine().location()}, *part);
+    const auto hold = [&](const WeightArgument& one) {
+      if (one.part) this->add_unsharded(all, {mesh_.stream, weight.location}, *one.part);
     };
-    guarded([&] { (hold(weights), ...); });
+    guarded(mesh_, [&] { hold(weight), (hold(more), ...); });
     return all;
   }
-  /// Opens a scope without gradients. @see DataParallel::evaluate
-  [[nodiscard]] detail::Evaluation<space> evaluate() { return training_.evaluate(); }
-  /// Begins a micro-batch of a step. @see DataParallel::micro_batch
-  [[nodiscard]] detail::MicroBatch micro_batch(bool last, const here& location = here::current()) {
-    std::optional<detail::MicroBatch> one;
-    guarded([&] { one.emplace(training_.micro_batch(last, mesh_.stream, location)); });
-    return std::move(*one);
-  }
-  /// Ends the step. Collective. @see DataParallel::step
-  void step(const StepOptions& options, const here& location = here::current()) {
-    guarded([&] { training_.step(options, mesh_.stream, location); });
-  }
-  /// Averages and clips the gradients. Collective. @see DataParallel::reduce
-  void reduce(const here& location = here::current()) {
-    guarded([&] { training_.reduce(mesh_.stream, location); });
-  }
-  /// Updates this rank's shards. Collective. @see DataParallel::update
-  void update(const StepOptions& options, const here& location = here::current()) {
-    guarded([&] { training_.update(options, mesh_.stream, location); });
-  }
-  /// Ends the step with every rank's updated weights. Collective. @see DataParallel::gather
-  void gather(const here& location = here::current()) {
-    guarded([&] { training_.gather(mesh_.stream, location); });
-  }
-  /// Returns what this rank has to update between `reduce` and `gather`, for custom update kernels in place of
-  /// `update`. `.parameter` is an index in the constructor's list; `.offset` is in this rank's part of that weight.
-  /// @see DataParallel::owned
-  [[nodiscard]] std::vector<Segment<space>> owned(const here& location = here::current()) {
-    std::vector<Segment<space>> segments;
-    guarded([&] { segments = training_.owned(location); });
-    std::vector<std::size_t> with_part;  // the weights that `training_` has
-    for (std::size_t i = 0; i < listed_.size(); ++i)
-      if (!listed_[i].empty) with_part.push_back(i);
-    for (auto& segment : segments) segment.parameter = with_part[segment.parameter];
-    return segments;
-  }
-  /// Ends the training and leaves each rank's parts whole. Collective. @see DataParallel::release
-  void release(const here& location = here::current()) {
-    guarded([&] { training_.release(mesh_.stream, location); });
-  }
-  /// Returns all that the training needs to be resumed, with what this rank holds of it: each array's part is a box of
-  /// the whole array. Local, between steps. @see DataParallel::state
-  [[nodiscard]] TrainingState<space> state(const here& location = here::current()) {
-    auto state = engine().state(location);
-    auto held = std::move(state.arrays);
-    state.arrays.clear();
-    auto next = held.begin();
-    for (const auto& each : listed_) {
-      const std::size_t arrays = 1 + each.arrays.size();
-      if (each.empty) {
-        add_empty(state, each);
-        continue;
-      }
-      std::move(next, next + static_cast<std::ptrdiff_t>(arrays), std::back_inserter(state.arrays));
-      next += static_cast<std::ptrdiff_t>(arrays);
-    }
-    return state;
-  }
 
-  /// Returns the norm of all gradients of the last step, over the whole mesh, before they were clipped.
-  [[nodiscard]] double gradient_norm() const { return training_.gradient_norm(); }
-  /// Returns the factor for the loss before the backward pass.
-  [[nodiscard]] double loss_scale() const { return training_.loss_scale(); }
-  /// Returns the number of steps that were skipped on the whole mesh. @see DataParallel::skipped_steps
-  [[nodiscard]] std::uint64_t skipped_steps() const { return training_.skipped_steps(); }
-  /// Returns the bytes that this rank holds, now and at peak.
-  [[nodiscard]] observe::MemoryLedger memory() const { return training_.memory(); }
+  /// @name As DataParallel's, ordered by the mesh's stream if none is passed. Norms and numbers of skipped steps are
+  /// those of the whole mesh. Of `owned`, `.parameter` is an index in the constructor's list, and `.offset` is in this
+  /// rank's part of that weight; of `state`, each array's part is a box of the whole array.
+  /// @{
+  using Methods::evaluate;
+  using Methods::gather_weights;
+  using Methods::gradient_norm;
+  using Methods::loss_scale;
+  using Methods::memory;
+  using Methods::micro_batch;
+  using Methods::owned;
+  using Methods::reduce_gradients;
+  using Methods::release;
+  using Methods::skipped_steps;
+  using Methods::state;
+  using Methods::step;
+  using Methods::update_weights;
+  /// @}
 
  private:
   friend struct detail::TrainingAccess;
@@ -210,33 +164,12 @@ class MeshParallel {
   struct Diagnosed {};
   explicit MeshParallel(Diagnosed);  // not defined: for constructors that do not compile
 
-  /// A weight in the state: its arrays of the optimizer, and its part on this rank.
-  struct Listed {
-    std::string name;
-    ElementType type = ElementType::bytes;
-    bool empty = false;  // on this rank, so that `training_` does not have it
-    detail::TensorPart part{};
-    std::vector<std::string> arrays{};
-  };
-  static void add_empty(TrainingState<space>& state, const Listed& listed) {
-    const auto add = [&](std::string name, ElementType type) {
-      auto& array = state.arrays.emplace_back();
-      array.name = std::move(name);
-      array.shape = listed.part.shape;
-      array.values = {nullptr, 0, type, size_of(type)};
-      array.part_begin = listed.part.part_begin;
-      array.part_shape = listed.part.part_shape;
-    };
-    add(listed.name, listed.type);
-    for (const auto& each : listed.arrays)
-      add("optim.state." + listed.name + "." + each,
-          listed.type == ElementType::f64 ? ElementType::f64 : ElementType::f32);
-  }
   template <class MeshT, class Optimizer>
-  Inner made(const MeshT& mesh, const TensorParameterList<space>& parameters, const Optimizer& optimizer,
-             const DataParallelOptions& options, const here& location) {
-    std::optional<Inner> inner;
-    guarded([&] {
+  static Methods made(const MeshT& mesh, const TensorParameterList<space>& parameters, const Optimizer& optimizer,
+                      const DataParallelOptions& options, const here& location) {
+    auto& state = detail::in_space<space>(detail::state_of(mesh));
+    std::optional<Methods> made;
+    guarded(state, [&] {
       for (const auto& entry : detail::TensorAccess::entries(parameters)) {
         const auto fail = [&](const char* message) {
           throw InvalidArgument(
@@ -249,18 +182,18 @@ class MeshParallel {
           fail("is sharded over the data axis; omit that axis from its layout, and use ZeRO to shard along it");
       }
       check_effects(mesh, parameters, options, location);
-      inner.emplace(detail::TrainingAccess::make<Inner>(
-          mesh.template along<Data, space>(), detail::TensorAccess::parts(parameters), optimizer, options, location));
+      made.emplace(detail::TrainingAccess::make<Methods>(mesh.template along<Data, space>(),
+                                                         detail::TensorAccess::parts(parameters), optimizer, options,
+                                                         location, true, state.stream));
     });
-    return std::move(*inner);
+    return std::move(*made);
   }
   template <class W, class G>
   void add_gradient(const W& weight, const G& gradient, const here& location) {
     const auto* const part = detail::TensorAccess::part(weight);
     if (part == nullptr) return;
-    const auto stream = mesh_.stream;
-    add(stream, training_.gradient(*part, stream), Span<const detail::value_of<G>, space>(gradient.local()));
-    training_.ready_after({stream, location}, *part);
+    add(mesh_.stream, Methods::gradient(*part), Span<const detail::value_of<G>, space>(gradient.local()));
+    this->ready_after({mesh_.stream, location}, *part);
   }
   /// Checks, over the parts of all ranks, that Precision and `.loss_scale` apply to some weight.
   template <class MeshT>
@@ -270,17 +203,12 @@ class MeshParallel {
         detail::TensorAccess::entries(parameters), detail::communication_of_policies<Policies...>().has_value(),
         options, {.operation = "MeshParallel", .rank = mesh.rank(), .size = mesh.size(), .location = location});
   }
-  [[nodiscard]] auto& engine() noexcept { return detail::TrainingAccess::engine(training_); }
   template <class F>
-  void guarded(F&& f) {
-    detail::revoke_on_exception(f, [&](const auto& reason) { mesh_.revoke(reason.published()); });
+  static void guarded(detail::MeshStateIn<space>& mesh, F&& f) {
+    detail::revoke_on_exception(f, [&](const auto& reason) { mesh.revoke(reason.published()); });
   }
 
-  detail::MeshStateIn<space>& mesh_;
-  std::shared_ptr<void> keep_;
-  detail::AxisSet others_;
-  Inner training_;
-  std::vector<Listed> listed_{};  // in the order of the parameters
+  detail::MeshStateIn<space>& mesh_;  // the engine keeps it
 };
 
 namespace detail {
@@ -291,7 +219,3 @@ inline constexpr bool is_training<MeshParallel<Data, Policies...>> = true;
 }  // namespace detail
 
 }  // namespace distx
-
-#ifdef DISTX_COMPILED
-#include "distx/parallel/detail/compiled_engine.hpp"
-#endif

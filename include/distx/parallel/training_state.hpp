@@ -26,6 +26,15 @@ struct TensorPart {
   bool first = true;  ///< whether no rank before this one along the other axes has the same part
 };
 
+/// A parameter of a MeshParallel.
+struct MeshParameter {
+  std::string name;
+  ElementType type = ElementType::bytes;
+  bool empty = false;  ///< on this rank: then the engine does not have it
+  TensorPart part{};
+  std::vector<std::string> arrays{};  ///< of the optimizer
+};
+
 }  // namespace detail
 
 /// All that a training needs to be resumed between two steps, besides the user's own state; returned by

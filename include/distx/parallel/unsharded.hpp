@@ -64,6 +64,7 @@ namespace detail {
 template <MemorySpace Space>
 class [[nodiscard]] Evaluation {
  public:
+  Evaluation() noexcept = default;  ///< of LocalTraining
   Evaluation(const std::shared_ptr<int>& count, const std::shared_ptr<WeightGatherer<Space>>& gatherer) noexcept;
   Evaluation(Evaluation&& other) noexcept : count_(std::move(other.count_)), gatherer_(std::move(other.gatherer_)) {}
   Evaluation& operator=(Evaluation&&) = delete;

@@ -20,6 +20,13 @@ DISTX_COMPILED template class ExponentialAverage<Host>;
 
 namespace distx::detail {
 
+DISTX_COMPILED template std::unique_ptr<TrainingCalls<Host>> make_engine<Host>(
+    AnyCommunicator<Host>, std::vector<ParameterEntry<Host>>, const AnyOptimizer<Host>&, const TrainingPolicies&,
+    const DataParallelOptions&, const std::source_location&);
+DISTX_COMPILED template void join_mesh<Host>(TrainingCalls<Host>&, MeshPart<Host>);
+DISTX_COMPILED template std::uint64_t replicate<Host>(TrainingCalls<Host>&, KeptReplicas<Host>&,
+                                                      const std::source_location&);
+DISTX_COMPILED template void take_replicas<Host>(TrainingCalls<Host>&, KeptReplicas<Host>&);
 DISTX_COMPILED template class EngineOwner<Host>;
 DISTX_COMPILED template class Evaluation<Host>;
 DISTX_COMPILED template AnyOptimizer<Host> any_optimizer<Host>(const SGD&);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <functional>
 #include <optional>
 
 #include "distx/comm/any_communicator.hpp"
@@ -49,18 +50,22 @@ class TrainingCommunicators {
   [[nodiscard]] int shard() const { return reducing_.rank(); }
   [[nodiscard]] int shards() const { return reducing_.size(); }
 
+  /// @param revoke  of further communicators, whenever an error leaves a call of the training
+  void revoke_also(std::function<void(const std::string&)> revoke) { revoke_others_ = std::move(revoke); }
   void revoke(const std::string& message) {
     all_.revoke(message);
     reducing_.revoke(message);
     gathering_.revoke(message);
     if (across_) across_->revoke(message);
     if (announcements_) announcements_->revoke(message);
+    if (revoke_others_) revoke_others_(message);
   }
   /// Revokes because of the exception that is being handled, and rethrows it: no peer waits for this rank.
   [[noreturn]] void revoke_and_rethrow() {
     try {
       throw;
     } catch (const AgreedMismatch&) {  // no rank waits for this one, and a revocation could hide the error there
+      if (revoke_others_) revoke_others_(RevocationReason::of_current().published());
     } catch (...) {
       revoke(RevocationReason::of_current().published());
     }
@@ -83,6 +88,7 @@ class TrainingCommunicators {
   AnyCommunicator<Space> gathering_;
   std::optional<AnyCommunicator<Space>> across_{};
   std::optional<AnyCommunicator<Space>> announcements_{};
+  std::function<void(const std::string&)> revoke_others_{};
 };
 
 }  // namespace distx::detail

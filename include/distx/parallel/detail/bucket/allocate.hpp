@@ -135,14 +135,15 @@ void allocate_shared(Buckets<Space>& buckets, TrainingCommunicators<Space>& comm
 }
 
 /// Returns the bytes of three buckets' gradients: one that fills, one that is reduced, one in between.
+/// @param lazily  whether a gradient has memory from its first use on
 template <MemorySpace Space>
-[[nodiscard]] std::size_t gradient_pool_bytes(const Buckets<Space>& buckets, bool lends) {
+[[nodiscard]] std::size_t gradient_pool_bytes(const Buckets<Space>& buckets, bool lazily) {
   std::vector<std::size_t> sizes;
   for (const auto& bucket : buckets) {
     std::size_t bytes = 0;
     for (const auto& buffer : bucket.buffers)
       if (bucket.trained)
-        bytes += (lends && !buffer.fills_shard ? round_up_to_lines(buffer.layout.bytes()) : 0) +
+        bytes += (lazily && !buffer.fills_shard ? round_up_to_lines(buffer.layout.bytes()) : 0) +
                  round_up_to_lines(buffer.converted_bytes());
     sizes.push_back(bytes);
   }

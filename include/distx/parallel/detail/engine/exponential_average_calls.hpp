@@ -15,9 +15,11 @@ template <MemorySpace Space>
 }  // namespace detail
 
 template <MemorySpace Space>
-ExponentialAverage<Space>::ExponentialAverage(Engine& engine, double decay, stream after, const here& location)
-    : engine_(&engine), decay_(decay), average_(std::make_shared<detail::AverageValues<Space>>()) {
-  engine.check_argument(decay >= 0 && decay < 1, "average", location, [&] {
+ExponentialAverage<Space>::ExponentialAverage(detail::TrainingCalls<Space>& calls, double decay, stream after,
+                                              const here& location)
+    : engine_(&static_cast<Engine&>(calls)), decay_(decay), average_(std::make_shared<detail::AverageValues<Space>>()) {
+  Engine& engine = *engine_;
+  engine.check_argument(decay >= 0 && decay < 1, "ema", location, [&] {
     return "invalid decay " + detail::shortest(decay) + ": must be in [0, 1), such as 0.999";
   });
   std::size_t bytes = 0;

@@ -2,6 +2,7 @@
 #pragma once
 #include "distx/parallel/detail/engine/checks/divergence_guard.hpp"
 #include "distx/parallel/detail/engine/checks/step_options_check.hpp"
+#include "distx/parallel/detail/engine/engine_interface.hpp"
 #include "distx/parallel/detail/engine/gather/unsharded_calls.hpp"
 #include "distx/parallel/detail/engine/state/list_state.hpp"
 #include "distx/parallel/detail/engine/state/recovery.hpp"
@@ -25,62 +26,212 @@ struct TrainingEnd {
 /// Every call checks the state of the step first. An error on this rank revokes the communicators before it leaves the
 /// call, so that no peer waits for this rank.
 template <MemorySpace Space>
-class TrainingEngine {
+class TrainingEngine final : public TrainingCalls<Space> {
  public:
-  using stream = typename Space::stream;
-  using here = std::source_location;
+  using typename TrainingCalls<Space>::stream;
+  using typename TrainingCalls<Space>::here;
+  using typename TrainingCalls<Space>::Guard;
 
   TrainingEngine(AnyCommunicator<Space> comm, std::vector<ParameterEntry<Space>> entries,
                  const AnyOptimizer<Space>& optimizer, const TrainingPolicies& policies,
                  const DataParallelOptions& options, const here& location);
-  TrainingEngine(const TrainingEngine&) = delete;
-  TrainingEngine& operator=(const TrainingEngine&) = delete;
-  ~TrainingEngine();
+  ~TrainingEngine() override;
 
-  using Guard = typename CurrentDevice<Space>::Guard;
-  /// Makes the training's device current on this thread until the scope ends.
-  [[nodiscard]] Guard on_device() const { return Guard(device_); }
-
-  /// Checks that gradients can be requested now.
-  void check_gradient() {
+  [[nodiscard]] Guard check_gradient() override {
     guard([&] { check(StepCall::gradient, "gradient", location_); });
+    return Guard(device_);
   }
-  /// Zeroes a borrowed gradient when it is first requested in a step.
-  void request_gradient(const void* identity, stream after);
-  void ready(const void* identity, stream after, const here& location);
-
-  void begin_micro_batch(bool last, stream after, const here& location);
-  /// Returns the number of ranks that have a batch in the next step; the others take part with gradients of zero.
-  int join(bool has_batch, stream after, const here& location);
-  void step(const StepOptions& options, stream after, const here& location);
-  void reduce(stream after, const here& location);
-  void update(const StepOptions& options, stream after, const here& location);
-  void gather(stream after, const here& location);
-
-  /// Returns what this rank updates in this step.
-  [[nodiscard]] std::vector<Segment<Space>> owned(const here& location);
-
-  /// Calls f(name, values) for every parameter with its whole values, in the order of the list.
-  void for_each_full_weight(const std::function<void(const std::string&, Span<const AnyElement, Space>)>& f,
-                            stream after, const here& location);
-  /// Ends the training; owned parameters keep whole weights.
-  void release(stream after, const here& location);
-
-  /// @name For ExponentialAverage
-  /// @{
-  /// Runs `change`, which changes what this rank updates, and gathers the weights of all ranks.
-  template <class F>
-  void change_values(stream after, const here& location, F&& change) {
-    call(StepCall::between_steps, "swap_in", after, location, [&] {
-      await_readers("swap_in", after, location);
-      change();
-      shards_.gather(after, location);
-      await_others(location);
+  void request_gradient(const void* identity, stream after) override {
+    const Guard on(device_);
+    try {
+      check(StepCall::gradient, "gradient", location_);
+      calls_.enter(after);
+      const std::size_t index = parameters_.index_of(identity, context("gradient", location_));
+      parameters_.steps().check_writable(index, parameters_[index], context("gradient", location_));
+      auto& step = parameters_.steps()[index];
+      if (std::exchange(step.requested, true)) return order<Space>(step.zeroed_on, after);
+      step.zeroed_on = after;
+      fill(after, bytes_of(parameters_[index].gradient), std::byte{0});
+    } catch (...) {
+      end_and_rethrow();
+    }
+  }
+  void ready(const void* identity, stream after, const here& location) override {
+    const Guard on(device_);
+    try {
+      check(StepCall::ready, "ready", location);
+      const flight::Label label({.step = steps_, .phase = "ready"});
+      calls_.enter(after);
+      const std::size_t index = parameters_.index_of(identity, context("ready", location));
+      make_ready(index, after, location);
+    } catch (const RevokedError&) {
+      explain_revocation(location);
+    } catch (...) {
+      end_and_rethrow();
+    }
+  }
+  [[nodiscard]] bool shards_weights() const noexcept override { return gatherer_ != nullptr; }
+  void unshard(Unsharded<Space>& scope, const void* identity, stream after, const here& location) override {
+    const Guard on(device_);
+    guard([&] {
+      check(StepCall::unshard, "unshard", location);
+      const flight::Label label({.step = steps_, .phase = "unshard"});
+      calls_.enter(after);
+      const auto unit = gatherer_->unit_of(parameters_.index_of(identity, context("unshard", location)));
+      if (!unit) return;
+      try {
+        if (join_.announces() && !gatherer_->unsharded(*unit)) {
+          if (*state_.evaluations() > 0) fail(StepFault::evaluation_in_uneven_step, "unshard", location);
+          announce(JoinedCall::unshard, *unit, location);
+        }
+        scope.hold(gatherer_, *unit, after, location);
+      } catch (const RevokedError&) {
+        explain_revocation(location);
+      }
     });
   }
-  /// Runs `f`, ordered between the other calls of the training.
-  template <class F>
-  void ordered(stream after, F&& f) {
+  [[nodiscard]] Evaluation<Space> evaluate() override { return {state_.evaluations(), gatherer_}; }
+
+  void begin_micro_batch(const MicroBatchIndex& which, stream after, const here& location) override {
+    call(StepCall::micro_batch, "micro_batch", after, location, [&] {
+      check_order(which, location);
+      const bool last = which.index + 1 == which.count;
+      if (policies_.accumulation == Accumulation::sharded)
+        announce(last ? JoinedCall::last_micro_batch : JoinedCall::micro_batch, 0, location);
+      if (state_.begin_micro_batch(last, which.count)) end_micro_batch(after, location);
+    });
+  }
+  [[nodiscard]] int announce_batch(bool has_batch, stream after, const here& location) override {
+    int active = 0;
+    call(StepCall::between_steps, "announce_batch", after, location, [&] {
+      check_no_scope("announce_batch", location);
+      if (state_.accumulates()) fail(StepFault::step_in_progress, "announce_batch", location);
+      active = join_.begin(comms_, has_batch, policies_.stage == 3 || policies_.accumulation == Accumulation::sharded,
+                           location);
+      state_.set_idle(join_.idle());
+      if (!join_.uneven()) return;
+      if (gatherer_ != nullptr) gatherer_->stop_prefetching(after);
+      // A gradient's memory is taken before `ready` is announced: then no rank may wait for the groups.
+      if (gatherer_ != nullptr && policies_.hybrid) reducer_.postpone();
+      if (options_.average_over_active) scaling_.weigh(static_cast<double>(comms_.all().size()) / active);
+    });
+    return active;
+  }
+  void step(const StepOptions& options, stream after, const here& location) override {
+    call(StepCall::step, "step", after, location, [&] {
+      step_options_.check(options, scaling_.skips(), context("step", location));
+      end_joined_calls(after, location);
+      start_reductions(after, location);
+      try {
+        if (!capture_.recording()) note(options, context("step", location));
+      } catch (const Error&) {
+        reducer_.explain();
+      }
+      std::optional<GradientFactor> factor;
+      if (scaling_.inspects()) {
+        reducer_.finish_all(after);
+        factor = scaling_.enqueue(parameters_, shards_, comms_.reducing(), after, location);
+        if (!factor) inspect(is_finite(options.loss), after, location);
+      }
+      await_readers("step", after, location);
+      for (std::size_t i = 0; i < reducer_.count() && !state_.skipped(); ++i) {
+        if (!scaling_.inspects() && reducer_.in_one_pass(i)) {
+          shards_.update_in_one_pass(i, options, after, location,
+                                     [&](auto& update) { reducer_.finish(i, after, &update); });
+        } else {
+          reducer_.finish(i, after);
+          shards_.update(i, options, factor.value_or(GradientFactor{scaling_.factor()}), !factor, after, location);
+        }
+        shards_.start_gather(i, after, location);
+      }
+      reducer_.finish_all(after);
+      end_step(after, location);
+    });
+  }
+  void capture(const std::function<void()>& f, stream after, const here& location) override {
+    if constexpr (CapturedWork<Space>::available) capture_.record(*this, f, after, location);
+  }
+  void replay(const StepOptions& options, stream after, const here& location) override {
+    if constexpr (CapturedWork<Space>::available) capture_.replay(*this, options, after, location);
+  }
+  void reduce_gradients(stream after, const here& location) override {
+    call(StepCall::reduce_gradients, "reduce_gradients", after, location, [&] {
+      end_joined_calls(after, location);
+      start_reductions(after, location);
+      if (scaling_.inspects()) inspect(true, after, location);
+      reducer_.finish_all(after);
+      await_readers("reduce_gradients", after, location);
+      state_.reduced();
+    });
+  }
+  void update_weights(const StepOptions& options, stream after, const here& location) override {
+    call(StepCall::update_weights, "update_weights", after, location, [&] {
+      step_options_.check(options, scaling_.skips(), context("update_weights", location));
+      note(options, context("update_weights", location));
+      if (!state_.skipped() && scaling_.skips_loss(is_finite(options.loss), comms_, location)) state_.skip();
+      await_readers("update_weights", after, location);
+      for (std::size_t i = 0; i < reducer_.count() && !state_.skipped(); ++i)
+        shards_.update(i, options, {scaling_.factor()}, true, after, location);
+      state_.updated();
+    });
+  }
+  void gather_weights(stream after, const here& location) override {
+    call(StepCall::gather_weights, "gather_weights", after, location, [&] {
+      check_no_scope("gather_weights", location);
+      end_step(after, location);
+    });
+  }
+  [[nodiscard]] std::vector<Segment<Space>> owned(const here& location) override {
+    return guard([&] {
+      check(StepCall::owned, "owned", location);
+      std::vector<Segment<Space>> segments;
+      if (!state_.skipped()) segments = shards_.segments(scaling_.factor());
+      if (!present_.empty())
+        for (auto& segment : segments) segment.parameter = present_[segment.parameter];
+      return segments;
+    });
+  }
+  void for_each_full_weight(const std::function<void(const std::string&, Span<const AnyElement, Space>)>& f,
+                            stream after, const here& location) override {
+    call(StepCall::between_steps, "for_each_full_weight", after, location, [&] {
+      step_options_.compare(comms_.all(), context("for_each_full_weight", location));
+      Unsharded<Space> scope;  // of the unit of the last parameter
+      for (std::size_t i = 0; i < parameters_.size(); ++i) {
+        if (parameters_[i].buffer) continue;
+        if (gatherer_ != nullptr) scope.hold_only(gatherer_, gatherer_->unit_of(i), after, location);
+        f(parameters_[i].name, parameters_[i].value_now());
+      }
+    });
+  }
+  void release(stream after, const here& location) override {
+    call(StepCall::between_steps, "release", after, location, [&] {
+      check_no_scope("release", location);
+      if (state_.swapped_in()) fail(StepFault::average_swapped_in, "release", location);
+      step_options_.compare(comms_.all(), context("release", location));
+      if (gatherer_ != nullptr) gatherer_->make_whole(account(), after, location);
+      if (buckets_.shares_weights())
+        copy_whole_values(buckets_.all(), parameters_.entries(), account(), after, [](auto&, auto&& copy) { copy(); });
+      parameters_.release();
+      state_.release();
+    });
+  }
+  [[nodiscard]] TrainingState<Space> state(const here& location) override {
+    check_resumable(StepCall::load, "state", location);
+    auto state = state_now();
+    if (mesh_.add_empty != nullptr) mesh_.add_empty(state, mesh_.parameters);
+    return state;
+  }
+  [[nodiscard]] double gradient_norm() const override { return scaling_.norm(); }
+  [[nodiscard]] double loss_scale() const override { return scaling_.scaler().scale(); }
+  [[nodiscard]] std::uint64_t skipped_steps() const override { return scaling_.scaler().skipped(); }
+  [[nodiscard]] observe::MemoryLedger memory() const override { return account()->ledger(); }
+  [[nodiscard]] std::size_t bucket_count() const noexcept override { return reducer_.count(); }
+
+  [[nodiscard]] const here& location() const noexcept override { return location_; }
+  [[nodiscard]] const TrainingPolicies& policies() const noexcept override { return policies_; }
+  [[nodiscard]] AnyCommunicator<Space>& communicator() noexcept override { return comms_.all(); }
+
+  void ordered(stream after, const std::function<void()>& f) override {
     const Guard on(device_);
     guard([&] {
       calls_.enter(after);
@@ -88,27 +239,8 @@ class TrainingEngine {
       calls_.leave(after);
     });
   }
-  /// @throws InvalidArgument with the text that `message()` returns, unless `valid`
-  template <class Message>
-  void check_argument(bool valid, const char* operation, const here& location, Message&& message) {
-    if (!valid) guard([&] { throw InvalidArgument(message(), context(operation, location)); });
-  }
-  [[nodiscard]] const OptimizerShards<Space>& shards() const noexcept { return shards_; }
-  [[nodiscard]] const std::shared_ptr<MemoryAccount>& account() const noexcept { return buckets_.account(); }
-  [[nodiscard]] std::size_t parameter_count() const noexcept { return parameters_.size(); }
-  void add_average(std::weak_ptr<AverageValues<Space>> average) { averages_.add(std::move(average)); }
-  [[nodiscard]] const std::shared_ptr<void>& swap_token() const noexcept { return state_.swap_token(); }
-  [[nodiscard]] const here& location() const noexcept { return location_; }
-  /// @}
-
-  /// @name For checkpoints and Replicate
-  /// @{
-  /// Returns the state between two steps, also an incomplete one. Local. @throws InvalidState like DataParallel::state
-  [[nodiscard]] TrainingState<Space> state(const here& location);
-  /// Runs `change`, which overwrites arrays of `state()`, all of them if `which` is `load`, and sets the counters.
-  /// Every rank calls it. If `change` returns false on every rank, the state is incomplete, and only `load` is legal.
-  template <class F>
-  void restore(StepCall which, const TrainingCounters& counters, stream after, const here& location, F&& change) {
+  void restore(StepCall which, const TrainingCounters& counters, stream after, const here& location,
+               const std::function<bool()>& change) override {
     call(which, "load", after, location, [&] {
       check_resumable(which, "load", location);
       await_readers("load", after, location);
@@ -121,40 +253,38 @@ class TrainingEngine {
       commit(after, location);
     });
   }
-  /// Checks that the state can be saved, and that the ranks have passed the same options in the last steps. Collective.
-  /// @throws InvalidState if the state is incomplete, or during a step
-  void check_savable(const here& location) {
+  void check_savable(const here& location) override {
     check(StepCall::between_steps, "save", location);
     step_options_.compare(comms_.all(), context("save", location));
   }
-  /// Describes the parameters as parts of distributed ones.
-  void describe_parts(std::vector<TensorPart> parts) { parts_ = std::move(parts); }
-  [[nodiscard]] AnyCommunicator<Space>& communicator() noexcept { return comms_.all(); }
-  /// Returns memory of any type that checkpoints keep from one save to the next.
-  [[nodiscard]] std::shared_ptr<void>& checkpoint_memory() noexcept { return checkpoint_memory_; }
-  [[nodiscard]] const TrainingPolicies& policies() const noexcept { return policies_; }
-  /// Takes over the newest state of which copies are kept on any rank, if there is one, and begins to keep copies.
-  /// Collective.
-  /// @param kept  this rank's copies of the training on other ranks
-  /// @return the number of steps that the training has made
-  std::uint64_t replicate(std::vector<std::unique_ptr<Replicas<Space>>>& kept, const here& location);
-  /// Ends the training after a failure, and returns its copies of the state; null if it has none. Local.
-  [[nodiscard]] std::unique_ptr<Replicas<Space>> take_replicas();
-  /// @}
+  [[nodiscard]] std::shared_ptr<void>& checkpoint_memory() noexcept override { return checkpoint_memory_; }
 
-  [[nodiscard]] bool shards_weights() const noexcept { return gatherer_ != nullptr; }
-  /// Makes the unit of an owned parameter whole until `scope` ends. @pre shards_weights()
-  void unshard(Unsharded<Space>& scope, const void* identity, stream after, const here& location);
-  [[nodiscard]] Evaluation<Space> evaluate() { return {state_.evaluations(), gatherer_}; }
-  /// Extends the norm to the parameters of the ranks of `others`. Collective over `others`.
-  void extend_norm(AnyCommunicator<Space> others, std::vector<bool> counts) {
-    scaling_.extend(std::move(others), std::move(counts), location_);
+  /// @name Not virtual: for MeshParallel, Replicate and ExponentialAverage, which few programs use
+  /// @{
+  void join_mesh(MeshPart<Space> mesh);
+  std::uint64_t replicate(KeptReplicas<Space>& kept, const here& location);
+  void take_replicas(KeptReplicas<Space>& kept);
+  /// Runs `change`, which changes what this rank updates, and gathers the weights of all ranks.
+  template <class F>
+  void change_values(stream after, const here& location, F&& change) {
+    call(StepCall::between_steps, "swap_in", after, location, [&] {
+      await_readers("swap_in", after, location);
+      change();
+      shards_.gather(after, location);
+      await_others(location);
+    });
   }
-  [[nodiscard]] StepCapture<Space>& captured_step() noexcept { return capture_; }
-  [[nodiscard]] std::size_t bucket_count() const noexcept { return reducer_.count(); }
-  [[nodiscard]] double gradient_norm() const { return scaling_.norm(); }
-  [[nodiscard]] const LossScaler& scaler() const noexcept { return scaling_.scaler(); }
-  [[nodiscard]] observe::MemoryLedger memory() const { return account()->ledger(); }
+  /// @throws InvalidArgument with the text that `message()` returns, unless `valid`
+  template <class Message>
+  void check_argument(bool valid, const char* operation, const here& location, Message&& message) {
+    if (!valid) guard([&] { throw InvalidArgument(message(), context(operation, location)); });
+  }
+  [[nodiscard]] const OptimizerShards<Space>& shards() const noexcept { return shards_; }
+  [[nodiscard]] const std::shared_ptr<MemoryAccount>& account() const noexcept { return buckets_.account(); }
+  [[nodiscard]] std::size_t parameter_count() const noexcept { return parameters_.size(); }
+  void add_average(std::weak_ptr<AverageValues<Space>> average) { averages_.add(std::move(average)); }
+  [[nodiscard]] const std::shared_ptr<void>& swap_token() const noexcept { return state_.swap_token(); }
+  /// @}
 
  private:
   friend class StepCapture<Space>;
@@ -172,21 +302,12 @@ class TrainingEngine {
   /// Makes a call that concerns all of the training.
   template <class F>
   void call(StepCall which, const char* operation, stream after, const here& location, F&& f) {
-    const Guard on(device_);
-    guard([&] {
-      check(which, operation, location);
-      capture_.check(which, after, context(operation, location));
-      const flight::Label label({.step = steps_, .phase = operation});
-      try {
-        settle(location);
-        calls_.enter(after);
-        f();
-        calls_.leave(after);
-      } catch (const RevokedError&) {
-        explain_revocation(location);
-      }
-    });
+    const auto run = [](void* body) { (*static_cast<std::remove_reference_t<F>*>(body))(); };
+    make_call(which, operation, after, location, &f, run);
   }
+  /// Runs `run(body)`. Not a template, because a program instantiates every virtual function, used or not.
+  void make_call(StepCall which, const char* operation, stream after, const here& location, void* body,
+                 void (*run)(void*));
   /// Throws the error of the last step that the GPU has found since.
   void settle(const here& location) { scaling_.settle(parameters_, context("step", location)); }
   /// Rethrows the revocation that is being handled; if it follows from gradients of the last step that are not finite,
@@ -223,6 +344,7 @@ class TrainingEngine {
   }
   /// On a rank without a batch: makes the calls that the ranks with a batch announce, until these end the step.
   void end_joined_calls(stream after, const here& location);
+  void check_order(const MicroBatchIndex& which, const here& location) const;
   void end_micro_batch(stream after, const here& location);
   void start_reductions(stream after, const here& location);
   void check_complete(const char* operation, const here& location) const;
@@ -252,9 +374,11 @@ class TrainingEngine {
   StepJoin<Space> join_{};
   StepOptionsCheck<Space> step_options_{};
   CallOrder<Space> calls_{};
-  std::vector<TensorPart> parts_{};              // empty without a mesh
+  MeshPart<Space> mesh_{};                       // empty without a mesh, as the next two
+  std::vector<std::size_t> present_{};           // the indices in the mesh's list of the parameters here
+  std::vector<TensorPart> parts_{};              // of these
   std::int64_t steps_ = 0;                       // that have ended
-  std::unique_ptr<Replicas<Space>> replicas_{};  // null without Replicate
+  std::shared_ptr<Replicas<Space>> replicas_{};  // null without Replicate
   std::shared_ptr<void> checkpoint_memory_{};
   LivingAverages<Space> averages_{};
   StepCapture<Space> capture_{};  // last: its graph is destroyed before the communicators

@@ -4,8 +4,6 @@
 
 #include "distx/parallel/detail/engine/training_engine.hpp"
 
-// Outside the class, so that they are not inline: a program that declares the engine `extern` does not instantiate
-// them.
 namespace distx::detail {
 
 template <MemorySpace Space>
@@ -26,13 +24,14 @@ TrainingEngine<Space>::TrainingEngine(AnyCommunicator<Space> comm, std::vector<P
   if (policies_.stage == 3)
     gatherer_ = std::make_shared<WeightGatherer<Space>>(buckets_.all(), parameters_, comms_, buckets_.value_pool(),
                                                         options.overlap);
-  parameters_.claim(reducer_.lends() || !done_at_return<Space>, [this](std::size_t index, stream after) {
-    const Guard on(device_);
-    return guard([&] {
-      calls_.enter(after);
-      return reducer_.open(index, after);
-    });
-  });
+  parameters_.claim(reducer_.allocates_gradients_lazily() || !done_at_return<Space>,
+                    [this](std::size_t index, stream after) {
+                      const Guard on(device_);
+                      return guard([&] {
+                        calls_.enter(after);
+                        return reducer_.open(index, after);
+                      });
+                    });
 }
 
 template <MemorySpace Space>
@@ -62,179 +61,26 @@ OnePass TrainingEngine<Space>::one_pass() {
 }
 
 template <MemorySpace Space>
-void TrainingEngine<Space>::request_gradient(const void* identity, stream after) {
-  const Guard on(device_);
-  try {
-    check(StepCall::gradient, "gradient", location_);
-    calls_.enter(after);
-    const std::size_t index = parameters_.index_of(identity, context("gradient", location_));
-    parameters_.steps().check_writable(index, parameters_[index], context("gradient", location_));
-    auto& step = parameters_.steps()[index];
-    if (std::exchange(step.requested, true)) return order<Space>(step.zeroed_on, after);
-    step.zeroed_on = after;
-    fill(after, bytes_of(parameters_[index].gradient), std::byte{0});
-  } catch (...) {
-    end_and_rethrow();
+void TrainingEngine<Space>::join_mesh(MeshPart<Space> mesh) {
+  mesh_ = std::move(mesh);
+  mesh_.add_empty = &add_empty<Space>;
+  comms_.revoke_also(mesh_.revoke);
+  std::vector<bool> counts;
+  for (std::size_t i = 0; i < mesh_.parameters.size(); ++i) {
+    if (mesh_.parameters[i].empty) continue;
+    present_.push_back(i);
+    parts_.push_back(mesh_.parameters[i].part);
+    counts.push_back(parts_.back().first);
   }
+  if (mesh_.others) scaling_.extend(mesh_.others->share(), std::move(counts), location_);
 }
 
 template <MemorySpace Space>
-void TrainingEngine<Space>::ready(const void* identity, stream after, const here& location) {
-  const Guard on(device_);
-  try {
-    check(StepCall::ready, "ready", location);
-    const flight::Label label({.step = steps_, .phase = "ready"});
-    calls_.enter(after);
-    const std::size_t index = parameters_.index_of(identity, context("ready", location));
-    make_ready(index, after, location);
-  } catch (const RevokedError&) {
-    explain_revocation(location);
-  } catch (...) {
-    end_and_rethrow();
-  }
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::begin_micro_batch(bool last, stream after, const here& location) {
-  call(StepCall::micro_batch, "micro_batch", after, location, [&] {
-    if (policies_.accumulation == Accumulation::sharded)
-      announce(last ? JoinedCall::last_micro_batch : JoinedCall::micro_batch, 0, location);
-    if (state_.begin_micro_batch(last)) end_micro_batch(after, location);
-  });
-}
-
-template <MemorySpace Space>
-int TrainingEngine<Space>::join(bool has_batch, stream after, const here& location) {
-  int active = 0;
-  call(StepCall::between_steps, "join", after, location, [&] {
-    check_no_scope("join", location);
-    if (state_.accumulates()) fail(StepFault::step_in_progress, "join", location);
-    active = join_.begin(comms_, has_batch, policies_.stage == 3 || policies_.accumulation == Accumulation::sharded,
-                         location);
-    state_.set_idle(join_.idle());
-    if (!join_.uneven()) return;
-    if (gatherer_ != nullptr) gatherer_->stop_prefetching(after);
-    // A gradient's memory is taken before `ready` is announced: then no rank may wait for the groups.
-    if (gatherer_ != nullptr && policies_.hybrid) reducer_.postpone();
-    if (options_.average_over_active) scaling_.weigh(static_cast<double>(comms_.all().size()) / active);
-  });
-  return active;
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::step(const StepOptions& options, stream after, const here& location) {
-  call(StepCall::step, "step", after, location, [&] {
-    step_options_.check(options, scaling_.skips(), context("step", location));
-    end_joined_calls(after, location);
-    start_reductions(after, location);
-    try {
-      if (!capture_.recording()) note(options, context("step", location));
-    } catch (const Error&) {
-      reducer_.explain();
-    }
-    std::optional<GradientFactor> factor;
-    if (scaling_.inspects()) {
-      reducer_.finish_all(after);
-      factor = scaling_.enqueue(parameters_, shards_, comms_.reducing(), after, location);
-      if (!factor) inspect(is_finite(options.loss), after, location);
-    }
-    await_readers("step", after, location);
-    for (std::size_t i = 0; i < reducer_.count() && !state_.skipped(); ++i) {
-      if (!scaling_.inspects() && reducer_.in_one_pass(i)) {
-        shards_.update_in_one_pass(i, options, after, location,
-                                   [&](auto& update) { reducer_.finish(i, after, &update); });
-      } else {
-        reducer_.finish(i, after);
-        shards_.update(i, options, factor.value_or(GradientFactor{scaling_.factor()}), !factor, after, location);
-      }
-      shards_.start_gather(i, after, location);
-    }
-    reducer_.finish_all(after);
-    end_step(after, location);
-  });
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::reduce(stream after, const here& location) {
-  call(StepCall::reduce, "reduce", after, location, [&] {
-    end_joined_calls(after, location);
-    start_reductions(after, location);
-    if (scaling_.inspects()) inspect(true, after, location);
-    reducer_.finish_all(after);
-    await_readers("reduce", after, location);
-    state_.reduced();
-  });
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::update(const StepOptions& options, stream after, const here& location) {
-  call(StepCall::update, "update", after, location, [&] {
-    step_options_.check(options, scaling_.skips(), context("update", location));
-    note(options, context("update", location));
-    if (!state_.skipped() && scaling_.skips_loss(is_finite(options.loss), comms_, location)) state_.skip();
-    await_readers("update", after, location);
-    for (std::size_t i = 0; i < reducer_.count() && !state_.skipped(); ++i)
-      shards_.update(i, options, {scaling_.factor()}, true, after, location);
-    state_.updated();
-  });
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::gather(stream after, const here& location) {
-  call(StepCall::gather, "gather", after, location, [&] {
-    check_no_scope("gather", location);
-    end_step(after, location);
-  });
-}
-
-template <MemorySpace Space>
-std::vector<Segment<Space>> TrainingEngine<Space>::owned(const here& location) {
-  check(StepCall::owned, "owned", location);
-  return state_.skipped() ? std::vector<Segment<Space>>() : shards_.segments(scaling_.factor());
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::for_each_full_weight(
-    const std::function<void(const std::string&, Span<const AnyElement, Space>)>& f, stream after,
-    const here& location) {
-  call(StepCall::between_steps, "for_each_full_weight", after, location, [&] {
-    step_options_.compare(comms_.all(), context("for_each_full_weight", location));
-    Unsharded<Space> scope;  // of the unit of the last parameter
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      if (parameters_[i].buffer) continue;
-      if (gatherer_ != nullptr) scope.hold_only(gatherer_, gatherer_->unit_of(i), after, location);
-      f(parameters_[i].name, parameters_[i].value_now());
-    }
-  });
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::release(stream after, const here& location) {
-  call(StepCall::between_steps, "release", after, location, [&] {
-    check_no_scope("release", location);
-    if (state_.swapped_in()) fail(StepFault::average_swapped_in, "release", location);
-    step_options_.compare(comms_.all(), context("release", location));
-    if (gatherer_ != nullptr) gatherer_->make_whole(account(), after, location);
-    if (buckets_.shares_weights())
-      copy_whole_values(buckets_.all(), parameters_.entries(), account(), after, [](auto&, auto&& copy) { copy(); });
-    parameters_.release();
-    state_.release();
-  });
-}
-
-template <MemorySpace Space>
-TrainingState<Space> TrainingEngine<Space>::state(const here& location) {
-  check_resumable(StepCall::load, "state", location);
-  return state_now();
-}
-
-template <MemorySpace Space>
-std::uint64_t TrainingEngine<Space>::replicate(std::vector<std::unique_ptr<Replicas<Space>>>& kept,
-                                               const here& location) {
+std::uint64_t TrainingEngine<Space>::replicate(KeptReplicas<Space>& kept, const here& location) {
   // Outside the guard: if the state is lost, every rank throws, and none revokes.
   const Recovery<Space> earlier(comms_.all(), kept, state_now(), location);
   guard([&] {
-    replicas_ = std::make_unique<Replicas<Space>>(comms_.all(), state_now(), policies_.stage == 0,
+    replicas_ = std::make_shared<Replicas<Space>>(comms_.all(), state_now(), policies_.stage == 0,
                                                   earlier.version().number, account(), location);
     if (!earlier.found()) return commit({}, location);
     steps_ = earlier.version().steps;
@@ -245,26 +91,25 @@ std::uint64_t TrainingEngine<Space>::replicate(std::vector<std::unique_ptr<Repli
 }
 
 template <MemorySpace Space>
-std::unique_ptr<Replicas<Space>> TrainingEngine<Space>::take_replicas() {
-  if (replicas_ != nullptr) replicas_->capture(state_now(), {});
-  return std::move(replicas_);
+void TrainingEngine<Space>::take_replicas(KeptReplicas<Space>& kept) {
+  if (replicas_ == nullptr) return;
+  replicas_->capture(state_now(), {});
+  kept.push_back(std::move(replicas_));
 }
 
 template <MemorySpace Space>
-void TrainingEngine<Space>::unshard(Unsharded<Space>& scope, const void* identity, stream after, const here& location) {
+void TrainingEngine<Space>::make_call(StepCall which, const char* operation, stream after, const here& location,
+                                      void* body, void (*run)(void*)) {
   const Guard on(device_);
   guard([&] {
-    check(StepCall::unshard, "unshard", location);
-    const flight::Label label({.step = steps_, .phase = "unshard"});
-    calls_.enter(after);
-    const auto unit = gatherer_->unit_of(parameters_.index_of(identity, context("unshard", location)));
-    if (!unit) return;
+    check(which, operation, location);
+    capture_.check(which, after, context(operation, location));
+    const flight::Label label({.step = steps_, .phase = operation});
     try {
-      if (join_.announces() && !gatherer_->unsharded(*unit)) {
-        if (*state_.evaluations() > 0) fail(StepFault::evaluation_in_uneven_step, "unshard", location);
-        announce(JoinedCall::unshard, *unit, location);
-      }
-      scope.hold(gatherer_, *unit, after, location);
+      settle(location);
+      calls_.enter(after);
+      run(body);
+      calls_.leave(after);
     } catch (const RevokedError&) {
       explain_revocation(location);
     }
@@ -389,6 +234,17 @@ void TrainingEngine<Space>::end_joined_calls(stream after, const here& location)
 }
 
 template <MemorySpace Space>
+void TrainingEngine<Space>::check_order(const MicroBatchIndex& which, const here& location) const {
+  const std::string given = ".index = " + std::to_string(which.index) + ", .count = " + std::to_string(which.count);
+  if (which.index >= which.count)
+    throw InvalidArgument("invalid " + given + ": the index must be below the count", context("micro_batch", location));
+  if (!state_.expects(which.index, which.count))
+    throw InvalidState(given + " does not follow .index = " + std::to_string(state_.micro_batches()) +
+                           "; begin the micro-batches of a step in order, with the same count",
+                       context("micro_batch", location));
+}
+
+template <MemorySpace Space>
 void TrainingEngine<Space>::end_micro_batch(stream after, const here& location) {
   const bool sharded = policies_.accumulation == Accumulation::sharded;
   check_complete("micro_batch", location);
@@ -402,7 +258,7 @@ void TrainingEngine<Space>::end_micro_batch(stream after, const here& location) 
 
 template <MemorySpace Space>
 void TrainingEngine<Space>::start_reductions(stream after, const here& location) {
-  check_complete("reduce", location);
+  check_complete("reduce_gradients", location);
   start_rest(after, location);
   // After all reductions: a peer may wait for one of these before it joins this call.
   if (options_.allow_unused) parameters_.steps().agree_on_unused(comms_.all(), location);
@@ -441,6 +297,31 @@ void TrainingEngine<Space>::end_step(stream after, const here& location) {
   state_.finish();
   ++steps_;
   commit(after, location);
+}
+
+template <MemorySpace Space>
+std::unique_ptr<TrainingCalls<Space>> make_engine(AnyCommunicator<Space> comm,
+                                                  std::vector<ParameterEntry<Space>> entries,
+                                                  const AnyOptimizer<Space>& optimizer,
+                                                  const TrainingPolicies& policies, const DataParallelOptions& options,
+                                                  const std::source_location& location) {
+  return std::make_unique<TrainingEngine<Space>>(std::move(comm), std::move(entries), optimizer, policies, options,
+                                                 location);
+}
+
+template <MemorySpace Space>
+void join_mesh(TrainingCalls<Space>& engine, MeshPart<Space> mesh) {
+  static_cast<TrainingEngine<Space>&>(engine).join_mesh(std::move(mesh));
+}
+
+template <MemorySpace Space>
+std::uint64_t replicate(TrainingCalls<Space>& engine, KeptReplicas<Space>& kept, const std::source_location& location) {
+  return static_cast<TrainingEngine<Space>&>(engine).replicate(kept, location);
+}
+
+template <MemorySpace Space>
+void take_replicas(TrainingCalls<Space>& engine, KeptReplicas<Space>& kept) {
+  static_cast<TrainingEngine<Space>&>(engine).take_replicas(kept);
 }
 
 }  // namespace distx::detail

@@ -18,10 +18,8 @@ class StepOptionsCheck {
   /// @param skips  whether a loss that is not finite only makes the step be skipped
   /// @throws InvalidArgument, or NonFiniteError for the loss
   static void check(const StepOptions& options, bool skips, const ErrorContext& context) {
-    if (!is_finite(options.learning_rate) || options.learning_rate < 0)
-      throw InvalidArgument("invalid .learning_rate = " + shortest(options.learning_rate) +
-                                ": must be finite and >= 0, such as {.learning_rate = 1e-3}",
-                            context);
+    if (const double rate = options.learning_rate; !is_finite(rate) || rate < 0)
+      throw InvalidArgument("invalid .learning_rate = " + shortest(rate) + ": must be finite and >= 0", context);
     if (!is_finite(options.loss) && !skips)
       throw NonFiniteError("the loss of rank " + std::to_string(context.rank) + " is " + shortest(options.loss) +
                                "; lower the learning rate, check this step's data, or set .skip_nonfinite; losses of "

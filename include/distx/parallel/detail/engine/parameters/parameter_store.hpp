@@ -7,16 +7,6 @@
 
 namespace distx::detail {
 
-/// Lets owned parameters whose values an ended training has sharded be in another training, where they begin as zeros.
-template <MemorySpace Space>
-void forget_shards(const std::vector<ParameterEntry<Space>>& entries) {
-  for (const auto& entry : entries) {
-    if (!entry.owned || !entry.owned->value.empty()) continue;
-    entry.owned->lost = entry.owned->sharded = false;
-    entry.owned->initialize = [](Span<AnyElement, Space>) {};
-  }
-}
-
 /// The parameters and buffers of one training, and what the current step knows of each.
 ///
 /// Owned parameters belong to the training from `claim` to `release`, or to the end of this object.

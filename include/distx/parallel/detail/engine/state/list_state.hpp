@@ -142,4 +142,27 @@ class StateLister {
   std::vector<typename TrainingState<Space>::Array> arrays_;
 };
 
+/// Adds the arrays of a mesh's parameters that are empty on this rank to the state, which has those of the others.
+template <MemorySpace Space>
+void add_empty(TrainingState<Space>& state, const std::vector<MeshParameter>& parameters) {
+  using Array = typename TrainingState<Space>::Array;
+  auto at = state.arrays.begin();
+  for (const auto& parameter : parameters) {
+    const auto add = [&](std::string name, ElementType type) {
+      Array array{.name = std::move(name), .shape = parameter.part.shape, .values = {nullptr, 0, type, size_of(type)}};
+      array.part_begin = parameter.part.part_begin;
+      array.part_shape = parameter.part.part_shape;
+      at = state.arrays.insert(at, std::move(array)) + 1;
+    };
+    if (!parameter.empty) {
+      at += static_cast<std::ptrdiff_t>(1 + parameter.arrays.size());
+      continue;
+    }
+    add(parameter.name, parameter.type);
+    for (const auto& each : parameter.arrays)
+      add("optim.state." + parameter.name + "." + each,
+          parameter.type == ElementType::f64 ? ElementType::f64 : ElementType::f32);
+  }
+}
+
 }  // namespace distx::detail

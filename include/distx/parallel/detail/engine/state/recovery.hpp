@@ -21,7 +21,7 @@ class Recovery {
   /// @param kept  this rank's copies, which may be older or newer ones; the chosen ones are left
   /// @param state  that of the training on these ranks
   /// @throws CheckpointError on every rank if there are copies but no such version, with the parameters that are lost
-  Recovery(AnyCommunicator<Space>& comm, std::vector<std::unique_ptr<Replicas<Space>>>& kept,
+  Recovery(AnyCommunicator<Space>& comm, std::vector<std::shared_ptr<Replicas<Space>>>& kept,
            const TrainingState<Space>& state, const here& location) {
     std::vector<Record> mine(most);
     std::size_t count = 0;

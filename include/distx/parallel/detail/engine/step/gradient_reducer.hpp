@@ -29,11 +29,11 @@ enum class OnePass { never, single, always };
 /// Reduces a step's gradients bucket by bucket, in the order of the buckets on every rank, whatever the order in which
 /// they fill.
 ///
-/// Where gradients are sharded (`lends`), a bucket has memory from its first gradient until it is reduced: from the
-/// pool, or separate memory where the pool is exhausted and no reduction is left to wait for. A deferred bucket is not
-/// communicated before `finish`, which can pass its gradients to the update without storing averages. At stage 3 each
-/// reduction carries a hash of the order of `ready`, so that ranks with different orders get a MismatchError, not a
-/// deadlock.
+/// Where gradients are sharded (`allocates_gradients_lazily`), a bucket has memory from its first gradient until it is
+/// reduced: from the pool, or separate memory where the pool is exhausted and no reduction is left to wait for. A
+/// deferred bucket is not communicated before `finish`, which can pass its gradients to the update without storing
+/// averages. At stage 3 each reduction carries a hash of the order of `ready`, so that ranks with different orders get
+/// a MismatchError, not a deadlock.
 template <MemorySpace Space>
 class GradientReducer {
  public:
@@ -69,13 +69,13 @@ class GradientReducer {
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
   /// Whether a reduction of this micro-batch has started, or waits for the step.
   [[nodiscard]] bool started() const noexcept {
-    const bool waits = count_ > 0 && (reductions_[0].deferred || (lends() && !moves_));
+    const bool waits = count_ > 0 && (reductions_[0].deferred || (allocates_gradients_lazily() && !moves_));
     return started_ > 0 || (waits && reductions_[0].missing == 0);
   }
   /// Whether parameters become ready in the same order on every rank.
   [[nodiscard]] bool compares_order() const noexcept { return compares_order_; }
   /// Whether gradients have memory only while they are needed.
-  [[nodiscard]] bool lends() const noexcept { return policies_.stage >= 2; }
+  [[nodiscard]] bool allocates_gradients_lazily() const noexcept { return policies_.stage >= 2; }
 
   /// Gives the gradients of a parameter's bucket memory, on behalf of work enqueued on `after`.
   /// @return whether they are zeroed: on a GPU the first call for a bucket zeroes all of it at once
@@ -83,13 +83,13 @@ class GradientReducer {
     Bucket<Space>& bucket = buckets_[bucket_of_[parameter]];
     Reduction& reduction = reductions_[bucket_of_[parameter]];
     reduction.ready_on.add(after);
-    if (lends() ? !bucket.buffers.front().gradient.empty() : reduction.zeroed) {
+    if (allocates_gradients_lazily() ? !bucket.buffers.front().gradient.empty() : reduction.zeroed) {
       order<Space>(reduction.opened_on, after);
       return zeroes_buckets;
     }
     reduction.opened_on = after;
     auto& buffer = bucket.buffers.front();
-    if (lends()) lend(buffer, reduction, after);
+    if (allocates_gradients_lazily()) allocate_gradient(buffer, reduction, after);
     if constexpr (zeroes_buckets) {
       fill(after, bytes_of(buffer.gradient), std::byte{0});
       reduction.zeroed = true;
@@ -107,7 +107,7 @@ class GradientReducer {
   void ready(std::size_t parameter, stream after, const here& location) {
     --reductions_[bucket_of_[parameter]].missing;
     if (compares_order_) order_ = fnv1a(std::array{order_, std::uint64_t{parameter}});
-    if (!moves_ || (!lends() && !overlap_)) return;
+    if (!moves_ || (!allocates_gradients_lazily() && !overlap_)) return;
     if (!overlap_ && !waits_) return;
     while (started_ < count_ && reductions_[started_].missing == 0 && !reductions_[started_].deferred)
       start_next(after, location);
@@ -192,17 +192,18 @@ class GradientReducer {
     std::vector<Pending<Space>> pending{};  // last, since they borrow what is above
   };
 
-  /// Leaves reductions to `finish`. Where gradients are lent, only the last bucket can keep its memory until then.
+  /// Leaves reductions to `finish`. Where gradients are allocated lazily, only the last bucket can keep its memory
+  /// until then.
   void defer(OnePass one_pass) {
     if (one_pass == OnePass::never || (one_pass == OnePass::single && count_ > 1)) return;
-    for (std::size_t b = lends() && count_ > 0 ? count_ - 1 : 0; b < count_; ++b)
+    for (std::size_t b = allocates_gradients_lazily() && count_ > 0 ? count_ - 1 : 0; b < count_; ++b)
       reductions_[b].deferred =
           buckets_[b].update->takes_operands() && std::none_of(buckets_[b].buffers.begin(), buckets_[b].buffers.end(),
                                                                [](const auto& buffer) { return buffer.converts(); });
   }
 
   /// Takes memory for a bucket's gradients. The padding between them is reduced with them, and so is zeroed.
-  void lend(FlatBuffer<Space>& buffer, Reduction& reduction, stream after) {
+  void allocate_gradient(FlatBuffer<Space>& buffer, Reduction& reduction, stream after) {
     if (!buffer.fills_shard) reduction.gradient = borrow(buffer.layout.bytes(), after);
     buffer.gradient =
         buffer.layout.over(buffer.fills_shard ? bytes_of(buffer.gradient_shard) : reduction.gradient.span());
@@ -306,9 +307,9 @@ class GradientReducer {
       else if (policies_.stage == 0 && !buffer.separate_gradient_shard)
         buffer.unpack_gradients(after, entries_);
     }
-    if (!reduction.converted.empty() || lends()) pool_.used_on(after);
+    if (!reduction.converted.empty() || allocates_gradients_lazily()) pool_.used_on(after);
     reduction.converted.clear();
-    if (!lends()) return;
+    if (!allocates_gradients_lazily()) return;
     for (const auto member : bucket.members) entries_[member].owned->gradient = {};
     bucket.buffers.front().gradient = {};
     reduction.gradient = {};

@@ -21,13 +21,14 @@ class StepJoin {
   /// Counts the ranks with a batch. Collective.
   /// @param announces  whether the training has collective calls before the step's end
   int begin(TrainingCommunicators<Space>& comms, bool has_batch, bool announces, const here& location) {
-    std::int64_t active = has_batch ? 1 : 0;
-    if (comms.all().size() > 1) all_reduce_values(comms.all(), Span<std::int64_t>(&active, 1), sum, location);
+    std::uint64_t with_batch = has_batch ? 1 : 0;
+    if (comms.all().size() > 1) all_reduce_values(comms.all(), Span<std::uint64_t>(&with_batch, 1), sum, location);
+    const int active = static_cast<int>(with_batch);
     uneven_ = active > 0 && active < comms.all().size();
     idle_ = uneven_ && !has_batch;
     announces_ = uneven_ && announces;
     if (announces_) comms.separate_announcements(location);
-    return static_cast<int>(active);
+    return active;
   }
   /// Whether some ranks have a batch in this step, and some do not.
   [[nodiscard]] bool uneven() const noexcept { return uneven_; }

@@ -14,9 +14,9 @@ enum class StepCall : std::uint8_t {
   unshard,
   micro_batch,
   step,
-  reduce,
-  update,
-  gather,
+  reduce_gradients,
+  update_weights,
+  gather_weights,
   owned,
   between_steps,
   load
@@ -45,7 +45,7 @@ class StepState {
       case StepCall::micro_batch:
         return micro_batches_ > 0 && last_ ? StepFault::after_last_micro_batch : StepFault::none;
       case StepCall::step:
-      case StepCall::reduce:
+      case StepCall::reduce_gradients:
         return last_ ? StepFault::none : StepFault::no_last_micro_batch;
       case StepCall::between_steps:
       case StepCall::load:
@@ -55,9 +55,15 @@ class StepState {
     }
   }
 
+  /// Whether the next micro-batch has this index, and the step this number of them.
+  [[nodiscard]] bool expects(std::size_t index, std::size_t count) const noexcept {
+    return index == micro_batches_ && (index == 0 || count == count_);
+  }
+  /// @param count  the number of micro-batches of the step, on ranks that have a batch
   /// @return whether this micro-batch follows another one of the same step
-  bool begin_micro_batch(bool last) noexcept {
+  bool begin_micro_batch(bool last, std::size_t count = 0) noexcept {
     last_ = last;
+    count_ = count;
     return micro_batches_++ > 0;
   }
   /// Whether the gradients of this micro-batch complete those of the step.
@@ -104,16 +110,17 @@ class StepState {
       {none, none, none, ended},                             // unshard
       {none, reduced_, reduced_, ended},                     // micro_batch
       {none, reduced_, reduced_, ended},                     // step
-      {none, reduced_, reduced_, ended},                     // reduce
-      {unreduced, none, StepFault::weights_updated, ended},  // update
-      {unreduced, none, none, ended},                        // gather
+      {none, reduced_, reduced_, ended},                     // reduce_gradients
+      {unreduced, none, StepFault::weights_updated, ended},  // update_weights
+      {unreduced, none, none, ended},                        // gather_weights
       {unreduced, none, none, ended},                        // owned
       {none, busy, busy, ended},                             // between_steps
       {none, busy, busy, ended},                             // load
   };
 
   Phase phase_ = Phase::backward;
-  std::size_t micro_batches_ = 0;
+  std::size_t micro_batches_ = 0;  // that have begun
+  std::size_t count_ = 0;          // that the step will have
   bool last_ = true;
   bool skipped_ = false;
   bool idle_ = false;

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "distx/memory/detail/current_device.hpp"
+#include "distx/observe/memory_ledger.hpp"
+#include "distx/optim/step.hpp"
+#include "distx/parallel/data_parallel_options.hpp"
+#include "distx/parallel/detail/base/training_policies.hpp"
+#include "distx/parallel/detail/engine/step/step_state.hpp"
+#include "distx/parallel/detail/optimizer/any_optimizer.hpp"
+#include "distx/parallel/parameter_list.hpp"
+#include "distx/parallel/training_state.hpp"
+#include "distx/parallel/unsharded.hpp"
+
+namespace distx::detail {
+
+template <MemorySpace Space>
+class Replicas;
+template <MemorySpace Space>
+using KeptReplicas = std::vector<std::shared_ptr<Replicas<Space>>>;
+
+/// The mesh of a MeshParallel, for the training of this rank's parts.
+template <MemorySpace Space>
+struct MeshPart {
+  std::vector<MeshParameter> parameters{};  ///< all of them, in order
+  /// The ranks along the other axes. The norm counts their parameters too, each once, where its part is `first`.
+  std::optional<AnyCommunicator<Space>> others{};
+  std::function<void(const std::string&)> revoke{};  ///< revokes the mesh's communicators
+  /// Adds the arrays of the parameters that are empty on this rank; set by `join_mesh`.
+  void (*add_empty)(TrainingState<Space>&, const std::vector<MeshParameter>&) = nullptr;
+};
+
+/// A training as its public classes, checkpoints and averages call it.
+///
+/// The TrainingEngine makes the calls. Programs in the compiled form parse this class only.
+template <MemorySpace Space>
+class TrainingCalls {
+ public:
+  using stream = typename Space::stream;
+  using here = std::source_location;
+  using Guard = typename CurrentDevice<Space>::Guard;
+
+  TrainingCalls() = default;
+  TrainingCalls(const TrainingCalls&) = delete;
+  TrainingCalls& operator=(const TrainingCalls&) = delete;
+  virtual ~TrainingCalls() = default;
+
+  /// Checks that gradients can be requested now, and makes the training's device current until the scope ends.
+  [[nodiscard]] virtual Guard check_gradient() = 0;
+  /// Zeroes a borrowed gradient when it is first requested in a step.
+  virtual void request_gradient(const void* identity, stream after) = 0;
+  virtual void ready(const void* identity, stream after, const here& location) = 0;
+  [[nodiscard]] virtual bool shards_weights() const noexcept = 0;
+  /// Makes the unit of an owned parameter whole until `scope` ends. @pre shards_weights()
+  virtual void unshard(Unsharded<Space>& scope, const void* identity, stream after, const here& location) = 0;
+  [[nodiscard]] virtual Evaluation<Space> evaluate() = 0;
+  virtual void begin_micro_batch(const MicroBatchIndex& which, stream after, const here& location) = 0;
+  /// Returns the number of ranks that have a batch in the next step; the others take part with gradients of zero.
+  [[nodiscard]] virtual int announce_batch(bool has_batch, stream after, const here& location) = 0;
+  virtual void step(const StepOptions& options, stream after, const here& location) = 0;
+  virtual void capture(const std::function<void()>& f, stream after, const here& location) = 0;
+  virtual void replay(const StepOptions& options, stream after, const here& location) = 0;
+  virtual void reduce_gradients(stream after, const here& location) = 0;
+  virtual void update_weights(const StepOptions& options, stream after, const here& location) = 0;
+  virtual void gather_weights(stream after, const here& location) = 0;
+  /// Returns what this rank updates in this step.
+  [[nodiscard]] virtual std::vector<Segment<Space>> owned(const here& location) = 0;
+  /// Calls f(name, values) for every parameter with its whole values, in the order of the list.
+  virtual void for_each_full_weight(const std::function<void(const std::string&, Span<const AnyElement, Space>)>& f,
+                                    stream after, const here& location) = 0;
+  /// Ends the training; owned parameters keep whole weights.
+  virtual void release(stream after, const here& location) = 0;
+  /// Returns the state between two steps, also an incomplete one. Local. @throws InvalidState like DataParallel::state
+  [[nodiscard]] virtual TrainingState<Space> state(const here& location) = 0;
+  [[nodiscard]] virtual double gradient_norm() const = 0;
+  [[nodiscard]] virtual double loss_scale() const = 0;
+  [[nodiscard]] virtual std::uint64_t skipped_steps() const = 0;
+  [[nodiscard]] virtual observe::MemoryLedger memory() const = 0;
+  [[nodiscard]] virtual std::size_t bucket_count() const noexcept = 0;
+
+  [[nodiscard]] virtual const here& location() const noexcept = 0;
+  [[nodiscard]] virtual const TrainingPolicies& policies() const noexcept = 0;
+  [[nodiscard]] virtual AnyCommunicator<Space>& communicator() noexcept = 0;
+
+  /// @name For checkpoints and averages
+  /// @{
+  /// Runs `f`, ordered between the other calls of the training.
+  virtual void ordered(stream after, const std::function<void()>& f) = 0;
+  /// Runs `change`, which overwrites arrays of `state()`, all of them if `which` is `load`, and sets the counters.
+  /// Every rank calls it. If `change` returns false on every rank, the state is incomplete, and only `load` is legal.
+  virtual void restore(StepCall which, const TrainingCounters& counters, stream after, const here& location,
+                       const std::function<bool()>& change) = 0;
+  /// Checks that the state can be saved, and that the ranks have passed the same options in the last steps. Collective.
+  /// @throws InvalidState if the state is incomplete, or during a step
+  virtual void check_savable(const here& location) = 0;
+  /// Returns memory of any type that checkpoints keep from one save to the next.
+  [[nodiscard]] virtual std::shared_ptr<void>& checkpoint_memory() noexcept = 0;
+  /// @}
+};
+
+/// Makes a TrainingEngine. Collective over `comm`.
+template <MemorySpace Space>
+[[nodiscard]] std::unique_ptr<TrainingCalls<Space>> make_engine(
+    AnyCommunicator<Space> comm, std::vector<ParameterEntry<Space>> entries, const AnyOptimizer<Space>& optimizer,
+    const TrainingPolicies& policies, const DataParallelOptions& options, const std::source_location& location);
+
+/// Makes the training one of parts of a model. Collective over `mesh.others`, if there are any. Not a virtual function,
+/// as the next ones, so that only programs that call it compile it.
+template <MemorySpace Space>
+void join_mesh(TrainingCalls<Space>& engine, MeshPart<Space> mesh);
+
+/// Takes over the newest state of which copies are kept on any rank, if there is one, and begins to keep copies.
+/// Collective.
+/// @param kept  this rank's copies of the training on other ranks
+/// @return the number of steps that the training has made
+template <MemorySpace Space>
+std::uint64_t replicate(TrainingCalls<Space>& engine, KeptReplicas<Space>& kept, const std::source_location& location);
+
+/// Appends the training's copies of the state to `kept`, if it has any, after a failure that ends it. Local.
+template <MemorySpace Space>
+void take_replicas(TrainingCalls<Space>& engine, KeptReplicas<Space>& kept);
+
+}  // namespace distx::detail
