@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include <distx/comm/serial.hpp>
 #include <distx/tensor.hpp>
 #include <distx/tensor/ops.hpp>
+#include <distx/threads.hpp>
 
 #include "../examples/models/activation.hpp"
 #include "../examples/models/softmax_cross_entropy.hpp"

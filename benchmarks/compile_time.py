@@ -46,6 +46,29 @@ int main() {
   distx::all_reduce(comm, x, distx::sum);
 }
 """
+SAVE = """#include <distx/checkpoint.hpp>
+void save(distx::DataParallel<distx::ZeRO<0>>& training) { distx::checkpoint::save("checkpoints", training, {.step = 1}); }
+"""
+GPU = """#include <distx/distx.hpp>
+#include <distx/cuda.hpp>
+#include <distx/mpi.hpp>
+#include <distx/nccl.hpp>
+int main(int argc, char** argv) {
+  auto connector = distx::connect(argc, argv);
+  distx::cuda::pick_device(connector);
+  distx::NcclCommunicator comm(connector);
+  std::vector<distx::Parameter<float, distx::Cuda>> parameters;
+  parameters.emplace_back("weight", 1000);
+  distx::DataParallel<distx::ZeRO<2>, distx::On<distx::Cuda>> training(comm, parameters, distx::AdamW{});
+  for (int step = 0; step < 300; ++step) {
+    (void)training.gradient(parameters[0]);
+    training.ready(parameters[0]);
+    training.step({.learning_rate = 0.1});
+  }
+}
+"""
+COMPILED = "-DDISTX_COMPILED=extern"
+CUDA = "/usr/local/cuda/include"
 
 
 def readme_program():
@@ -65,7 +88,10 @@ def rows(mpi_flags):
         yield "README program, -O0", text, [*mpi_flags, "-O0"], 3
         yield "README program, -O2", text, [*mpi_flags, "-O2"], 6
         for level in ("-O0", "-O2"):
-            yield f"README program with the compiled part, {level}", text, [*mpi_flags, level, "-DDISTX_COMPILED=extern"], None
+            yield f"README program, compiled form, {level}", text, [*mpi_flags, level, COMPILED], None
+        yield "README program that saves, compiled form, -O0", text + SAVE, [*mpi_flags, "-O0", COMPILED], 2.5
+        if os.path.exists(os.path.join(CUDA, "nccl.h")) or os.path.exists("/usr/include/nccl.h"):
+            yield "training on GPUs, compiled form, -O0", GPU, [*mpi_flags, "-isystem", CUDA, "-O0", COMPILED], 3
 
 
 def mpi_flags():

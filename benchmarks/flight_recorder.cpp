@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <distx/comm.hpp>
-#include <distx/connect/file/spawn_processes.hpp>
+#include <distx/file.hpp>
 #include <distx/observe/flight_recorder.hpp>
 #include <distx/shm.hpp>
 

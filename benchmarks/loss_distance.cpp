@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include <distx/comm/serial.hpp>
+#include <distx/threads.hpp>
 #include <distx/training.hpp>
 
 #include "data/corpus.hpp"

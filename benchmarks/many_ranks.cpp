@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include <distx/connect/file/spawn_processes.hpp>
 #include <distx/distx.hpp>
+#include <distx/file.hpp>
 #include <distx/shm.hpp>
 
 #include "timing/samples.hpp"

@@ -8,9 +8,9 @@
 #include <string>
 #include <string_view>
 
-#include <distx/connect/connect.hpp>
-#include <distx/connect/spawn.hpp>
+#include <distx/comm.hpp>
 #include <distx/file.hpp>
+#include <distx/threads.hpp>
 
 #include "timing/nccl_table.hpp"
 

@@ -7,6 +7,7 @@
 #include <distx/cuda.hpp>
 #include <distx/distx.hpp>
 #include <distx/nccl.hpp>
+#include <distx/nccl/detail/handles.hpp>
 
 #include "timing/on_gpu.hpp"
 #include "timing/samples.hpp"

@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <vector>
 
-#include <distx/connect/file/spawn_processes.hpp>
 #include <distx/distx.hpp>
+#include <distx/file.hpp>
 #include <distx/shm.hpp>
 
 #include "timing/samples.hpp"

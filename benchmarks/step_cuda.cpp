@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include <distx/connect/connect.hpp>
 #include <distx/cuda.hpp>
 #include <distx/distx.hpp>
 #include <distx/file.hpp>

@@ -11,10 +11,10 @@
 #include <fmt/core.h>
 #include <CLI/CLI.hpp>
 
-#include <distx/comm/serial.hpp>
 #include <distx/eigen.hpp>
-#include <distx/tensor/make_tensor.hpp>
+#include <distx/tensor.hpp>
 #include <distx/tensor/ops.hpp>
+#include <distx/threads.hpp>
 
 #include "timing/samples.hpp"
 

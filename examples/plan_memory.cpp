@@ -8,7 +8,7 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
-#include <distx/parallel/plan.hpp>
+#include <distx/training.hpp>
 
 #include "common/run.hpp"
 

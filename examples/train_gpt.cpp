@@ -10,12 +10,11 @@
 
 #include <fmt/core.h>
 #include <CLI/CLI.hpp>
+#include <distx/comm.hpp>
 #include <distx/comm/decorators/metered.hpp>
-#include <distx/connect/connect.hpp>
-#include <distx/data/data_loader.hpp>
-#include <distx/data/distributed_sampler.hpp>
 #include <distx/optim/schedule.hpp>
-#include <distx/tensor/distribute.hpp>
+#include <distx/tensor.hpp>
+#include <distx/training.hpp>
 
 #include "common/backend.hpp"
 #include "common/checkpoint_flags.hpp"

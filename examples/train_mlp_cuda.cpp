@@ -7,19 +7,16 @@
 
 #include <fmt/core.h>
 #include <CLI/CLI.hpp>
-#include <distx/comm/threads.hpp>
-#include <distx/connect/connect.hpp>
-#include <distx/connect/spawn.hpp>
 #include <distx/cuda.hpp>
 #include <distx/cuda/blas.hpp>
-#include <distx/data/distributed_sampler.hpp>
 #include <distx/file.hpp>
 #include <distx/nccl.hpp>
 #include <distx/optim/adamw.hpp>
 #include <distx/optim/schedule.hpp>
 #include <distx/optim/sgd.hpp>
-#include <distx/parallel/data_parallel.hpp>
 #include <distx/shm.hpp>
+#include <distx/threads.hpp>
+#include <distx/training.hpp>
 
 #include "common/json_file.hpp"
 #include "common/progress.hpp"

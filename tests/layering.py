@@ -9,12 +9,15 @@ Rules:
 - A header includes its own module and the modules that MODULES allows it.
 - Headers under `detail/` of a vendor's module are included in that module only; programs in examples/ include no detail header.
 - A vendor's headers are included in that vendor's module only; all other modules include the standard library only.
-- Entry headers (include/distx/*.hpp) are included by entry headers only. distx.hpp reaches no vendor.
-- The folders inside a module include each other in one direction, but for UPWARD. Not counted are the module's own folder, whose
-  public headers are below its folders (comm/ops.hpp) or above them (comm/hierarchical.hpp), and a folder with its own `detail/`.
-- Preprocessor conditions are in vendors' entry headers only, and in CONDITIONAL; a header may end with a block of
-  DISTX_COMPILED, which includes what the compiled part declares (detail/compiled.hpp) or defines (*_calls.hpp).
+- Entry headers (include/distx/*.hpp) are included by entry headers only, but for ENTRY_USERS. distx.hpp reaches no vendor.
+- The folders inside a module include each other in one direction. Not counted are the module's own folder, whose
+  public headers are below its folders (comm/ops.hpp) or above them (comm/hierarchical.hpp), a folder with its own `detail/`,
+  and definitions, which no header of the module includes.
+- Preprocessor conditions are in vendors' entry headers only, and in CONDITIONAL; an entry header may end with a block of
+  DISTX_COMPILED, which includes what the compiled form declares (detail/compiled.hpp) or the definitions (*definitions.hpp).
+- DISTX_INLINE is in headers of definitions only, which entry headers and other such headers include.
 - Every module that a rule names exists.
+- All names are in the inline namespace DISTX_ABI, whose version is that of DISTX_VERSION and of meson.build.
 """
 import os
 import re
@@ -57,11 +60,6 @@ VENDORS = {
 BETWEEN_VENDORS = {"nccl": ("cuda",)}
 # a vendor's internal header: the other modules that may include it
 SHARED_DETAIL = {"cuda/detail/check.hpp": ("nccl",), "cuda/detail/kernels.hpp": ("nccl",)}
-# folders inside a module that include a folder above them
-UPWARD = {
-    ("comm/detail", "comm/shared_memory"),
-    ("connect/detail", "connect/control"),
-}
 # other modules: the system's headers that they may include; distx.hpp does not reach them
 SYSTEM = {
     "posix": ("fcntl.h", "signal.h", "sys/mman.h", "unistd.h"),
@@ -88,13 +86,20 @@ version
 """.split())
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
-# The end of a header: what the compiled part of the library declares, or what it defines.
-COMPILED = re.compile(r'^#(ifdef DISTX_COMPILED\n#include "distx/\w+/detail/compiled\w*\.hpp"|'
-                      r'ifndef DISTX_COMPILED\n#include "distx/[\w/]+_calls\.hpp")\n#endif\n\Z', re.MULTILINE)
+# The end of an entry header: what the compiled form declares, or the definitions.
+COMPILED = re.compile(r'^#ifn?def DISTX_COMPILED\n(#include "distx/\w+/detail/compiled\w*\.hpp"\n#else\n)?'
+                      r'(#include "distx/[\w/]*definitions\.hpp"\n)+#endif\n\Z', re.MULTILINE)
+# Headers that programs include besides entry headers, and that end as these do.
+ENTRY_USERS = {"comm/best_communicator.hpp", "parallel/mesh_parallel.hpp"}
+# The definitions of a template, which the backends that instantiate it include.
+TEMPLATE_DEFINITIONS = {"comm/runtime/basic_communicator_definitions.hpp"}
 # The refusal of compiler flags that every entry header includes.
 REFUSAL = "core/detail/floating_point.hpp"
 # Headers that differ between processors, the keyword that differs with the compiled part, and the refusal.
-CONDITIONAL = {"memory/lane_width.hpp", "core/detail/inline.hpp", REFUSAL}
+CONDITIONAL = {"memory/lane_width.hpp", "core/version.hpp", REFUSAL}
+# A namespace of distx outside the inline one.
+UNVERSIONED = re.compile(r"^namespace distx(?!::inline DISTX_ABI\b)", re.MULTILINE)
+VERSION = "core/version.hpp"
 CONDITION = re.compile(r"^\s*#\s*(if|ifdef|ifndef)\b", re.MULTILINE)
 
 
@@ -138,6 +143,10 @@ def may_include(user, used):
     return used in MODULES[user]
 
 
+def is_definitions(header):
+    return header.endswith("definitions.hpp") and header not in TEMPLATE_DEFINITIONS
+
+
 def is_internal(header):
     return "/detail/" in header and module_of(header) in VENDORS
 
@@ -160,7 +169,7 @@ def folder_arrows(reached):
         user, below = os.path.dirname(header), os.path.dirname(used)
         inside = module_of(header) == module_of(used) and module_of(header) not in (user, below)
         own_detail = f"{below}/".startswith(f"{user}/detail/") or f"{user}/".startswith(f"{below}/detail/")
-        if inside and user != below and not own_detail:
+        if inside and user != below and not own_detail and not is_definitions(header):
             arrows.setdefault((user, below), f"{header} includes <distx/{used}>")
     return arrows
 
@@ -168,15 +177,12 @@ def folder_arrows(reached):
 def check_folders(reached):
     """Folders inside a module that reach themselves through others."""
     arrows = folder_arrows(reached)
-    for user, below in sorted(UPWARD - set(arrows)):
-        yield f"tests/layering.py: '{user}' does not include '{below}': remove its exception"
-    kept = set(arrows) - UPWARD
-    for user, below in sorted(kept):
+    for user, below in sorted(arrows):
         seen, queue = set(), [below]
         while queue:
             folder = queue.pop()
             seen.add(folder)
-            queue += [to for at, to in kept if at == folder and to not in seen]
+            queue += [to for at, to in arrows if at == folder and to not in seen]
         if user in seen:
             yield f"the folders '{user}' and '{below}' reach each other: {arrows[user, below]}"
 
@@ -202,6 +208,17 @@ def check_flags(reached):
             for header in reached if is_entry(header) and header not in refuses]
 
 
+def check_version(root):
+    """The versions of version.hpp that are not meson.build's."""
+    with open(os.path.join(root, "meson.build"), encoding="utf-8") as file:
+        version = re.search(r"^  version: '(\d+)\.(\d+)\.(\d+)'", file.read(), re.MULTILINE).groups()
+    major, minor, patch = map(int, version)
+    for line in (f"#define DISTX_VERSION {10000 * major + 100 * minor + patch}",
+                 *(f"#define DISTX_ABI v{'_'.join(version)}_{form}" for form in ("compiled", "header_only"))):
+        if line not in read(root, VERSION).splitlines():
+            yield f"{VERSION}: lacks '{line}', as meson.build has version {'.'.join(version)}"
+
+
 def check(root, everything=True):
     """All broken rules, as sentences; with `everything` also rules that no module needs."""
     known = set(headers(root))
@@ -212,9 +229,13 @@ def check(root, everything=True):
         if module != "entry" and module not in MODULES and module not in VENDORS:
             wrong.append(f"{header}: there is no module '{module}'; name it in tests/layering.py")
             continue
-        own = COMPILED.sub("", text)
+        own = COMPILED.sub("", text) if is_entry(header) or header in ENTRY_USERS else text
         if CONDITION.search(own) and header not in CONDITIONAL and not (is_entry(header) and module in VENDORS):
-            wrong.append(f"{header}: preprocessor conditions are for vendors' entry headers and the compiled part only")
+            wrong.append(f"{header}: preprocessor conditions are for entry headers only: a vendor's absence, and the definitions")
+        if UNVERSIONED.search(text):
+            wrong.append(f"{header}: open namespace distx as 'distx::inline DISTX_ABI'")
+        if "DISTX_INLINE" in text and header not in CONDITIONAL and not is_definitions(header):
+            wrong.append(f"{header}: DISTX_INLINE is for headers of definitions")
         reached[header] = []
         for bracket, name in INCLUDE.findall(text):
             if bracket == '"' and not name.startswith("distx/"):
@@ -224,8 +245,10 @@ def check(root, everything=True):
                 reached[header].append(used)
                 if used not in known:
                     wrong.append(f"{header}: includes <{name}>, which does not exist")
-                elif is_entry(used) and not is_entry(header):
+                elif is_entry(used) and not is_entry(header) and header not in ENTRY_USERS:
                     wrong.append(f"{header}: includes the entry header <{name}>; include what is used")
+                elif is_definitions(used) and not (is_entry(header) or header in ENTRY_USERS or is_definitions(header)):
+                    wrong.append(f"{header}: includes the definitions <{name}>, which entry headers include")
                 elif is_internal(used) and module not in (module_of(used), *SHARED_DETAIL.get(used, ())):
                     wrong.append(f"{header}: <{name}> is internal to module '{module_of(used)}'")
                 elif not may_include(module, module_of(used)):
@@ -235,6 +258,7 @@ def check(root, everything=True):
                 wrong.append(f"{header}: module '{module}' must not include <{name}>")
 
     if everything:
+        wrong += check_version(root)
         wrong += check_flags(reached)
         wrong += check_folders(reached)
     closure, queue = set(), ["distx.hpp"] if "distx.hpp" in known else []
@@ -256,10 +280,11 @@ def check(root, everything=True):
 def self_test():
     good = {
         "distx.hpp": "#include <distx/comm/call.hpp>\n#include <vector>",
-        "comm.hpp": '#include <distx/comm/call.hpp>\n#ifdef DISTX_COMPILED\n#include "distx/comm/detail/compiled.hpp"\n#endif',
+        "comm.hpp": '#include <distx/comm/call.hpp>\n#ifdef DISTX_COMPILED\n#include "distx/comm/detail/compiled.hpp"\n'
+                    '#else\n#include "distx/comm/detail/definitions.hpp"\n#endif',
+        "tensor.hpp": '#ifndef DISTX_COMPILED\n#include "distx/comm/detail/definitions.hpp"\n#endif',
         "comm/detail/compiled.hpp": "#include <distx/comm/call.hpp>",
-        "comm/serial.hpp": '#ifndef DISTX_COMPILED\n#include "distx/comm/detail/serial_calls.hpp"\n#endif',
-        "comm/detail/serial_calls.hpp": "#include <distx/comm/call.hpp>",
+        "comm/detail/definitions.hpp": "#include <distx/comm/call.hpp>\nDISTX_INLINE void f() {}",
         "mpi.hpp": "#if 1\n#include <distx/mpi/link.hpp>\n#endif",
         "core/error.hpp": "#include <string>",
         "memory/lane_width.hpp": "#if 1\n#endif",
@@ -293,12 +318,15 @@ def self_test():
         "quotes": ({"core/error.hpp": '#include "error.hpp"'}, "write the path from distx/ on"),
         "no such module": ({"attic/box.hpp": ""}, "no module 'attic'"),
         "condition": ({"mpi/link.hpp": "#ifdef X\n#endif"}, "preprocessor conditions"),
-        "a condition after the compiled part": (
-            {"mpi/detail/compiled.hpp": "",
-             "comm.hpp": '#ifdef DISTX_COMPILED\n#include "distx/mpi/detail/compiled.hpp"\n#endif\n#include <vector>'},
+        "a condition after the compiled form": (
+            {"comm.hpp": '#ifndef DISTX_COMPILED\n#include "distx/comm/detail/definitions.hpp"\n#endif\n#include <vector>'},
             "preprocessor conditions"),
-        "another header without the compiled part": (
-            {"comm/serial.hpp": '#ifndef DISTX_COMPILED\n#include "distx/comm/call.hpp"\n#endif'}, "preprocessor conditions"),
+        "definitions in a header of the module": (
+            {"comm/call.hpp": '#ifndef DISTX_COMPILED\n#include "distx/comm/detail/definitions.hpp"\n#endif'}, "preprocessor conditions"),
+        "definitions for every program": (
+            {"comm/call.hpp": '#include "distx/comm/detail/definitions.hpp"'}, "which entry headers include"),
+        "a namespace without a version": ({"comm/call.hpp": "namespace distx::calls {\n}"}, "open namespace distx as 'distx::inline DISTX_ABI'"),
+        "DISTX_INLINE elsewhere": ({"comm/call.hpp": "DISTX_INLINE void f() {}"}, "DISTX_INLINE is for headers of definitions"),
         "condition in distx.hpp": ({"distx.hpp": "#if 1\n#endif"}, "preprocessor conditions"),
     }
     def known_modules(root):
@@ -312,20 +340,18 @@ def self_test():
     flags = selftest.of(check_flags, {"mpi.hpp": ["core/error.hpp"], "core/error.hpp": [REFUSAL], REFUSAL: [], "core/a.hpp": []},
                         {"an entry header without the refusal": ({"mpi.hpp": ["core/error.hpp"], "core/error.hpp": [], REFUSAL: []},
                                                                  "mpi.hpp: includes no header")})
-    upward = {f"{user}/a.hpp": [f"{below}/b.hpp"] for user, below in UPWARD} | {f"{below}/b.hpp": [] for _, below in UPWARD}
     below = {"parallel/detail/step/a.hpp": ["parallel/detail/base/b.hpp", "parallel/list.hpp", "comm/call.hpp"],
              "parallel/detail/base/b.hpp": ["parallel/list.hpp"], "parallel/list.hpp": ["parallel/detail/step/a.hpp"],
              "parallel/layers/a.hpp": ["parallel/layers/detail/b.hpp"], "parallel/layers/detail/b.hpp": ["parallel/layers/a.hpp"],
              "comm/call.hpp": []}
     folders = selftest.of(
-        lambda reached: list(check_folders(reached)), upward | below,
-        {"a folder above": (upward | below | {"parallel/detail/base/b.hpp": ["parallel/detail/step/a.hpp"]},
+        lambda reached: list(check_folders(reached)), below,
+        {"a folder above": (below | {"parallel/detail/base/b.hpp": ["parallel/detail/step/a.hpp"]},
                             "'parallel/detail/base' and 'parallel/detail/step' reach each other: parallel/detail/base/b.hpp includes"),
          "a folder two above": (
-             upward | below | {"parallel/detail/base/b.hpp": ["parallel/detail/low/c.hpp"],
+             below | {"parallel/detail/base/b.hpp": ["parallel/detail/low/c.hpp"],
                                "parallel/detail/low/c.hpp": ["parallel/detail/step/a.hpp"]},
-             "'parallel/detail/low' and 'parallel/detail/step' reach each other"),
-         "an exception for nothing": (below, "does not include 'comm/shared_memory': remove its exception")})
+             "'parallel/detail/low' and 'parallel/detail/step' reach each other")})
     return unused + flags + folders + selftest.of_trees(known_modules, {}, examples) \
         + selftest.of_trees(known_modules, {os.path.join("include", "distx", name): text + "\n" for name, text in good.items()}, {
         name: ({os.path.join("include", "distx", header): text + "\n" for header, text in change.items()}, sentence)

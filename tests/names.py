@@ -19,6 +19,7 @@ import selftest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MOST = 250
+ABI = "::inline DISTX_ABI"  # the inline namespace of all names: see core/version.hpp
 SHARED = {"Coefficients", "Guard", "Kind", "scope"}
 # A class or an enumeration that a class or a function defines, as clang-format writes it; an explicit specialization has a `<`.
 NESTED = re.compile(r"^ +(?:class|struct|union|enum(?: class)?) (?:\[\[[^\]]*\]\] )?(?:alignas\([^)]*\) )?(\w+)(?: final)?(?: :[^;{]*)? \{", re.MULTILINE)
@@ -193,7 +194,7 @@ def all_declarations(root):
     for header in layering.headers(root):
         path = os.path.join("include", "distx", header)
         with open(os.path.join(root, path), encoding="utf-8") as file:
-            yield from declarations(path, file.read())
+            yield from declarations(path, file.read().replace(ABI, ""))
 
 
 def is_public(declaration):
@@ -218,7 +219,7 @@ def nested_types(root):
     for header in layering.headers(root):
         path = os.path.join("include", "distx", header)
         with open(os.path.join(root, path), encoding="utf-8") as file:
-            text = file.read()
+            text = file.read().replace(ABI, "")
         for match in NESTED.finditer(text):
             opened = NAMESPACE.findall(text, 0, match.start())
             yield opened[-1] if opened else "", match[1], f"{path}:{text.count(chr(10), 0, match.start()) + 1}"

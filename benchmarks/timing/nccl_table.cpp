@@ -13,6 +13,7 @@
 #include <distx/comm/point_to_point.hpp>
 #include <distx/cuda.hpp>
 #include <distx/nccl.hpp>
+#include <distx/nccl/detail/handles.hpp>
 
 namespace timing {
 

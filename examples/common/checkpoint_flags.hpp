@@ -7,7 +7,7 @@
 #include <distx/checkpoint.hpp>
 #include <distx/comm/any_communicator.hpp>
 #include <distx/comm/reductions.hpp>
-#include <distx/data/distributed_sampler.hpp>
+#include <distx/training.hpp>
 
 namespace CLI {
 class App;

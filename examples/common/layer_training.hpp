@@ -6,7 +6,7 @@
 
 #include <distx/comm/any_communicator.hpp>
 #include <distx/observe/memory_ledger.hpp>
-#include <distx/parallel/data_parallel_options.hpp>
+#include <distx/training.hpp>
 
 #include "../models/layer.hpp"
 #include "timed_training.hpp"

@@ -4,9 +4,7 @@
 #include <vector>
 
 #include <distx/comm/any_communicator.hpp>
-#include <distx/parallel/parameter.hpp>
-#include <distx/parallel/parameter_ref.hpp>
-#include <distx/parallel/plan.hpp>
+#include <distx/training.hpp>
 
 #include "mesh_training.hpp"
 #include "timed_training.hpp"

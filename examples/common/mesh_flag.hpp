@@ -4,7 +4,7 @@
 #include <array>
 #include <string>
 
-#include <distx/tensor/mesh.hpp>
+#include <distx/tensor.hpp>
 
 #include "training_flags.hpp"
 

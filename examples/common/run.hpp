@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
-#include <distx/connect/connect.hpp>
+#include <distx/comm.hpp>
 
 namespace examples {
 

@@ -10,8 +10,7 @@
 #include <distx/checkpoint.hpp>
 #include <distx/comm/any_communicator.hpp>
 #include <distx/observe/memory_ledger.hpp>
-#include <distx/parallel/data_parallel_options.hpp>
-#include <distx/parallel/parameter.hpp>
+#include <distx/training.hpp>
 
 namespace examples {
 

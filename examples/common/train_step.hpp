@@ -9,7 +9,7 @@
 
 #include <distx/comm/any_communicator.hpp>
 #include <distx/comm/reductions.hpp>
-#include <distx/parallel/data_parallel_options.hpp>
+#include <distx/training.hpp>
 
 namespace examples {
 

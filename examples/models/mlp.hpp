@@ -9,7 +9,7 @@
 
 #include <distx/memory/buffer.hpp>
 #include <distx/memory/local_matmul.hpp>
-#include <distx/parallel/parameter.hpp>
+#include <distx/training.hpp>
 
 #include "../common/portable_random.hpp"
 #include "mlp_operations.hpp"

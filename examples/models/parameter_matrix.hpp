@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <vector>
 
-#include <distx/parallel/parameter.hpp>
+#include <distx/training.hpp>
 
 #include "../common/portable_random.hpp"
 #include "layer.hpp"

@@ -8,3 +8,9 @@
 #include "distx/checkpoint/safetensors.hpp"
 #include "distx/checkpoint/save_async.hpp"
 #include "distx/checkpoint/training.hpp"
+#include "distx/training.hpp"
+#ifdef DISTX_COMPILED
+#include "distx/checkpoint/detail/compiled.hpp"
+#else
+#include "distx/checkpoint/detail/definitions.hpp"
+#endif

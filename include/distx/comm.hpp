@@ -17,4 +17,7 @@
 #include "distx/memory/operations.hpp"
 #ifdef DISTX_COMPILED
 #include "distx/comm/detail/compiled.hpp"
+#else
+#include "distx/connect/detail/definitions.hpp"
+#include "distx/observe/detail/ledger_definitions.hpp"
 #endif

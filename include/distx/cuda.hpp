@@ -13,5 +13,5 @@ or leave this header out
 #include "distx/cuda/pick_device.hpp"
 #include "distx/cuda/upload.hpp"
 #ifdef DISTX_COMPILED
-#include "distx/parallel/detail/engine/training_engine_calls.hpp"  // the compiled part trains in host memory only
+#include "distx/cuda/detail/compiled.hpp"
 #endif

@@ -13,7 +13,7 @@ distx/cuda.hpp everywhere else
 #include "distx/optim/adamw.hpp"
 #include "distx/optim/sgd.hpp"
 
-namespace distx::cuda::detail {
+namespace distx::inline DISTX_ABI::cuda::detail {
 
 /// Sets the pointers to the kernels before main.
 inline const bool kernels_are_here = [] {
@@ -30,4 +30,4 @@ inline const bool kernels_are_here = [] {
   return register_optimizer<SGD>() && register_optimizer<AdamW>();
 }();
 
-}  // namespace distx::cuda::detail
+}  // namespace distx::inline DISTX_ABI::cuda::detail

@@ -2,7 +2,7 @@
 #pragma once
 // Data-parallel training: optimizers, `DataParallel` and its policies, samplers and loaders, statistics. `MeshParallel`
 // and the layers that are sharded over a mesh have separate headers in parallel/.
-#include "distx/comm/any_communicator.hpp"
+#include "distx/comm.hpp"
 #include "distx/data/data_loader.hpp"
 #include "distx/data/distributed_sampler.hpp"
 #include "distx/observe/chrome_trace.hpp"
@@ -23,4 +23,7 @@
 #include "distx/parallel/plan.hpp"
 #ifdef DISTX_COMPILED
 #include "distx/parallel/detail/compiled.hpp"
+#else
+#include "distx/data/detail/permutation_definitions.hpp"
+#include "distx/parallel/detail/definitions.hpp"
 #endif

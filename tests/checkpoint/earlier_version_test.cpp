@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <distx/checkpoint.hpp>
-#include <distx/comm/serial.hpp>
 #include <distx/optim/adamw.hpp>
 #include <distx/optim/lamb.hpp>
 #include <distx/optim/mixed.hpp>
 #include <distx/optim/muon.hpp>
 #include <distx/optim/sgd.hpp>
+#include <distx/threads.hpp>
 
 #include <cmath>
 #include <filesystem>

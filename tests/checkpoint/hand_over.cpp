@@ -5,9 +5,8 @@
 #include <cstdio>
 
 #include <distx/checkpoint.hpp>
-#include <distx/comm/threads.hpp>
-#include <distx/connect/spawn.hpp>
 #include <distx/optim/adamw.hpp>
+#include <distx/threads.hpp>
 
 int main(int, char** argv) {
   try {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <distx/parallel/mesh_parallel.hpp>
-#include <distx/tensor/dist_tensor.hpp>
+#include <distx/tensor.hpp>
 
 #include "matrix.hpp"
 

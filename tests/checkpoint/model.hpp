@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <distx/checkpoint.hpp>
-#include <distx/comm/threads.hpp>
-#include <distx/connect/spawn.hpp>
+#include <distx/checkpoint/detail/folders.hpp>
+#include <distx/checkpoint/detail/shard_index.hpp>
 #include <distx/optim/adamw.hpp>
+#include <distx/threads.hpp>
 
 #include <chrono>
 #include <cmath>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <distx/data/distributed_sampler.hpp>
+#include <distx/training.hpp>
 
 #include <cstdlib>
 #include <random>

@@ -5,7 +5,7 @@
 #include <bit>
 #include <fstream>
 
-#include <distx/checkpoint/safetensors.hpp>
+#include <distx/checkpoint.hpp>
 
 #include "examples/temporary_folder.hpp"
 

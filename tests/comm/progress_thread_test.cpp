@@ -10,6 +10,7 @@
 
 #include "distx/comm/runtime/progress_thread.hpp"
 #include "distx/core/detail/wait.hpp"
+#include "distx/threads.hpp"
 
 namespace {
 

@@ -4,12 +4,12 @@
 #include <map>
 #include <mutex>
 
-#include "distx/comm/runtime/basic_communicator_calls.hpp"
+#include "distx/comm/runtime/basic_communicator_definitions.hpp"
 #include "distx/comm/runtime/message_header.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
 #include "distx/comm/runtime/peer_views.hpp"
 
-// A complete backend, which docs/design.md explains: threads copy operands to a board and read other ranks' from it.
+// A complete backend, which docs/extending.md explains: threads copy operands to a board and read other ranks' from it.
 namespace toy {
 using namespace distx;
 using namespace distx::calls;

@@ -5,7 +5,7 @@
 
 #include "distx/comm/messages/message_backend.hpp"
 
-// A complete transport for the library's collectives over messages, which docs/design.md explains.
+// A complete transport for the library's collectives over messages, which docs/extending.md explains.
 namespace toy {
 using namespace distx;
 using calls::RankOf;

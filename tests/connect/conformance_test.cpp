@@ -8,8 +8,8 @@
 
 #include "connect/fake_store.hpp"
 #include "connect/wait_for_failure.hpp"
-#include "distx/connect/spawn.hpp"
 #include "distx/connect/tcp/detail/start_by_store.hpp"
+#include "distx/threads.hpp"
 #include "words.hpp"
 
 namespace {

@@ -8,7 +8,7 @@
 
 #include "connect/minimal.hpp"
 #include "connect/wrong.hpp"
-#include "distx/connect/spawn.hpp"
+#include "distx/threads.hpp"
 #include "words.hpp"
 
 namespace {

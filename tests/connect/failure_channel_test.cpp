@@ -10,7 +10,7 @@
 #include "connect/minimal.hpp"
 #include "connect/wait_for_failure.hpp"
 #include "connect/wrong.hpp"
-#include "distx/connect/spawn.hpp"
+#include "distx/threads.hpp"
 
 namespace {
 

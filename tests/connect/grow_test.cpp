@@ -14,7 +14,7 @@
 #include "connect/generations.hpp"
 #include "connect/in_folder.hpp"
 #include "connect/over_tcp.hpp"
-#include "distx/connect/spawn.hpp"
+#include "distx/threads.hpp"
 #include "words.hpp"
 
 // Connectors of a running job's ranks and of processes that join them.

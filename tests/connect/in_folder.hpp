@@ -7,7 +7,9 @@
 #include <thread>
 #include <vector>
 
-#include "distx/connect/file/file_connector.hpp"
+#include "connect/connectors.hpp"
+#include "distx/connect/file/detail/file_transport.hpp"
+#include "distx/connect/file/detail/rendezvous.hpp"
 
 // Ranks in a folder, each a thread of the test with its own connector.
 namespace test {

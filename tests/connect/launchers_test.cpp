@@ -5,7 +5,9 @@
 
 #include "connect/environment.hpp"
 #include "connect/over_tcp.hpp"
+#include "distx/connect/detail/connect_url.hpp"
 #include "distx/connect/file/launcher.hpp"
+#include "distx/connect/tcp/detail/slurm_hosts.hpp"
 #include "distx/connect/tcp/launcher.hpp"
 #include "words.hpp"
 

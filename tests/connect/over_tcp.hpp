@@ -4,8 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "connect/connectors.hpp"
 #include "connect/in_folder.hpp"
-#include "distx/connect/tcp/tcp_connector.hpp"
+#include "distx/connect/tcp/detail/start_by_store.hpp"
 
 // Ranks over TCP on loopback, each a thread of the test with its own connector.
 namespace test {

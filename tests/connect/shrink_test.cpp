@@ -7,7 +7,7 @@
 #include "connect/generations.hpp"
 #include "connect/in_folder.hpp"
 #include "connect/over_tcp.hpp"
-#include "distx/connect/spawn.hpp"
+#include "distx/threads.hpp"
 #include "words.hpp"
 
 // Connectors of the ranks that are left.

@@ -10,8 +10,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "distx/connect/file/file_connector.hpp"
-#include "distx/connect/file/spawn_processes.hpp"
+#include "distx/file.hpp"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "distx/connect/spawn.hpp"
+#include "distx/threads.hpp"
 
 #include <doctest/doctest.h>
 

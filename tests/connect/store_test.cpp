@@ -3,9 +3,9 @@
 
 #include <atomic>
 
+#include "connect/connectors.hpp"
 #include "connect/fake_store.hpp"
 #include "distx/connect/tcp/detail/start_by_store.hpp"
-#include "distx/connect/tcp/tcp_connector.hpp"
 #include "words.hpp"
 
 namespace {

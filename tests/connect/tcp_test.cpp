@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "distx/connect/tcp/tcp_connector.hpp"
+#include "connect/connectors.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>

@@ -3,6 +3,7 @@
 """Builds and runs a small project that uses distx, the way its users would.
 
     tests/consumers/run.py subproject|pkg-config|cmake|fetch-content FILE…
+    tests/consumers/run.py mixed FILE…    a program of which one file is in the header-only form, and one in the compiled form
 
 distx is installed into a separate folder first; for `subproject` it is linked into the project, and for `fetch-content`
 included by it. FILE… are serial.cpp and,
@@ -129,15 +130,42 @@ def fetch_content(folder, mpi):
     build_with_cmake(folder, "fetch_content", mpi, f"-DDISTX_SOURCE={ROOT}")
 
 
+def mixed(folder, _):
+    """Both forms in one program: they share nothing, and an object of one is an undefined symbol in the other."""
+    compiler = [os.environ.get("CXX", "g++"), "-std=c++20", "-O0", "-I", os.path.join(ROOT, "include"), "-pthread"]
+    def compiled(name, source, *flags):
+        target = os.path.join(folder, name + ".o")
+        run(*compiler, *flags, "-c", source, "-o", target)
+        return target
+    here, form = os.path.join(HERE, "mixed"), "-DDISTX_COMPILED=extern"
+    common = [compiled("compiled", os.path.join(here, "compiled.cpp"), form),
+              compiled("library", os.path.join(ROOT, "include", "distx", "compiled", "comm.cpp"), form)]
+    program = os.path.join(folder, "mixed")
+    run(*compiler, compiled("header_only", os.path.join(here, "header_only.cpp")), *common, "-o", program)
+    output = run(program)
+    print(output, end="")
+    if output != "rank 0: 2 3\n":
+        sys.exit("it must print 'rank 0: 2 3'")
+    passing = compiled("passing", os.path.join(here, "header_only.cpp"), "-DPASS_AN_OBJECT")
+    linked = subprocess.run([*compiler, passing, *common, "-o", program], capture_output=True, text=True, check=False)
+    wanted = "rank_of(distx::v0_1_0_header_only::SerialCommunicator const&)"
+    if linked.returncode == 0 or wanted not in linked.stderr:
+        sys.exit(f"linking a program that passes an object between the forms must fail for '{wanted}':\n{linked.stderr}")
+    defined = run("nm", "-C", common[0])
+    if "rank_of(distx::v0_1_0_compiled::SerialCommunicator const&)" not in defined:
+        sys.exit("the symbol of the function that takes the object must name its form")
+
+
 def main():
-    kinds = {"subproject": subproject, "pkg-config": pkg_config, "cmake": cmake, "fetch-content": fetch_content}
+    kinds = {"subproject": subproject, "pkg-config": pkg_config, "cmake": cmake, "fetch-content": fetch_content, "mixed": mixed}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=kinds)
     parser.add_argument("files", nargs="+")
     options = parser.parse_args()
     names = [os.path.basename(file) for file in options.files]
-    if "serial.cpp" not in names:
-        parser.error("serial.cpp is missing")
+    needed = {"compiled.cpp", "header_only.cpp"} if options.kind == "mixed" else {"serial.cpp"}
+    if not needed <= set(names):
+        parser.error(f"needs the files {', '.join(sorted(needed))}")
     with tempfile.TemporaryDirectory() as folder:
         kinds[options.kind](folder, "mpi.cpp" in names)
 

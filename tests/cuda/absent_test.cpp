@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Errors on a machine without a GPU, and in a program without kernels, as this one is.
 #include <doctest/doctest.h>
-#include <distx/connect/self.hpp>
 #include <distx/cuda/blas.hpp>
 #include <distx/cuda/fixed_point.hpp>
 #include <distx/cuda/fused_update.hpp>
 #include <distx/cuda/pick_device.hpp>
 #include <distx/optim/adamw.hpp>
+#include <distx/threads.hpp>
 
 namespace {
 

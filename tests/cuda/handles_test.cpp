@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Every handle type closes exactly once; which errors and what memory calls leave to others; and which GPU a rank gets.
 // Counted by what stands in for CUDA.
-#include <distx/connect/spawn.hpp>
 #include <distx/cuda/detail/blas_handle.hpp>
 #include <distx/cuda/fixed_point.hpp>
 #include <distx/cuda/fused_update.hpp>
 #include <distx/cuda/pick_device.hpp>
 #include <distx/cuda/upload.hpp>
 #include <distx/optim/adamw.hpp>
+#include <distx/threads.hpp>
 
 #include <functional>
 #include <optional>

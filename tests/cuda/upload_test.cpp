@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
 #include <distx/cuda/upload.hpp>
-#include <distx/data/data_loader.hpp>
+#include <distx/training.hpp>
 
 #include <numeric>
 #include <set>

@@ -3,8 +3,8 @@
 #include <pthread.h>
 #include <distx/comm.hpp>
 #include <distx/comm/decorators/metered.hpp>
-#include <distx/data/data_loader.hpp>
 #include <distx/threads.hpp>
+#include <distx/training.hpp>
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
-#include <distx/data/distributed_sampler.hpp>
+#include <distx/training.hpp>
 
 #include <algorithm>
 #include <map>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
 #include <sys/sysinfo.h>
-#include <distx/data/data_loader.hpp>
 #include <distx/data/file/token_file.hpp>
+#include <distx/training.hpp>
 
 #include <cstring>
 #include <fstream>

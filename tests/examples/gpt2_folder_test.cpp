@@ -6,10 +6,9 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <distx/comm/threads.hpp>
-#include <distx/connect/spawn.hpp>
 #include <distx/optim/adamw.hpp>
-#include <distx/parallel/data_parallel.hpp>
+#include <distx/threads.hpp>
+#include <distx/training.hpp>
 
 #include "common/timed_training.hpp"
 #include "temporary_folder.hpp"

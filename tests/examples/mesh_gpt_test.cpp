@@ -2,10 +2,9 @@
 #include "../../examples/models/mesh_gpt.hpp"
 
 #include <doctest/doctest.h>
-#include <distx/comm/threads.hpp>
-#include <distx/connect/spawn.hpp>
 #include <distx/optim/adamw.hpp>
 #include <distx/parallel/mesh_parallel.hpp>
+#include <distx/threads.hpp>
 
 #include <chrono>
 

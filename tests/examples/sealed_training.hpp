@@ -9,10 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include <distx/comm/serial.hpp>
-#include <distx/connect/self.hpp>
 #include <distx/optim/sgd.hpp>
-#include <distx/parallel/data_parallel.hpp>
+#include <distx/threads.hpp>
+#include <distx/training.hpp>
 
 #include "common/portable_random.hpp"
 

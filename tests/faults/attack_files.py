@@ -8,7 +8,8 @@ PROGRAM is built of saver.cpp. Each run of a mode has a new directory:
 
 - `jobs`: two or three jobs of different sizes save the same steps, and one may be killed;
 - `kills`: a job is killed while it saves, and resumed, several times;
-- `links`: links are in place of folders of steps, of unpublished folders and of the directory;
+- `links`: links are in place of folders of steps, of unpublished folders and of the directory; a link to a folder with a manifest
+  refuses its step, any other is set aside;
 - `foreign`: folders and files of others have the names of steps, of shards and of unpublished folders.
 
 Every save that has reported success must be whole or have been removed for a newer one; what no save has written must be there; every
@@ -186,6 +187,7 @@ def links(run):
         os.makedirs(run.directory)
     steps = chance.randint(3, 8)
     linked = chance.sample(range(1, steps), chance.randint(1, 2))
+    refused = []  # those of a folder with a manifest
     for step in linked:
         target = os.path.join(run.folder, f"target-{step}")
         if chance.random() < 0.7:
@@ -193,6 +195,7 @@ def links(run):
                 run.put(target, name)
             if chance.random() < 0.5:
                 run.put(target, "checkpoint.json")
+                refused.append(step)
         os.symlink(target, os.path.join(run.directory, step_name(step)))
     target = os.path.join(run.folder, "target")
     run.put(target, SHARD)
@@ -200,17 +203,22 @@ def links(run):
     os.symlink(target, os.path.join(run.directory, unpublished))
     keep = chance.choice([0, 1, 2])
     run.wait(run.start(steps, keep, stale=0))
-    if sorted(run.steps(1, "refused")) != sorted(linked):
-        run.wrong.append(f"refused are {run.steps(1, 'refused')} instead of {linked}")
+    if sorted(run.steps(1, "refused")) != sorted(refused):
+        run.wrong.append(f"refused are {run.steps(1, 'refused')} instead of {refused}")
     saved = sorted(run.steps(1, "saved"))
     expected = set(saved[-keep:] if keep else saved)
     if run.published() != expected:
         run.wrong.append(f"there are {run.published()} instead of {expected}")
     run.check(expected)
     run.check_precious()
-    for name in [*map(step_name, linked), unpublished]:
-        if not os.path.islink(os.path.join(run.directory, name)):
-            run.wrong.append(f"the link {name} is gone")
+    links_left = {os.readlink(os.path.join(run.directory, name)): name for name in run.names()
+                  if os.path.islink(os.path.join(run.directory, name))}
+    for step in linked:
+        name = links_left.get(os.path.join(run.folder, f"target-{step}"), "")
+        if name != step_name(step) and (step in refused or not re.fullmatch(step_name(step) + r"\.[0-9a-f]{16}\.replaced", name)):
+            run.wrong.append(f"the link of step {step} is gone, or has the name '{name}'")
+    if links_left.get(target) != unpublished:
+        run.wrong.append(f"the link {unpublished} is gone")
 
 
 def foreign(run):

@@ -20,8 +20,8 @@
 #include <string_view>
 
 #include <distx/comm/decorators/faulty.hpp>
-#include <distx/connect/file/spawn_processes.hpp>
 #include <distx/distx.hpp>
+#include <distx/file.hpp>
 #include <distx/shm.hpp>
 #ifdef SOAK_WITH_GLOO
 #include <distx/gloo.hpp>

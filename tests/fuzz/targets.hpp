@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include <distx/checkpoint.hpp>
 #include <distx/checkpoint/detail/weight_source.hpp>
 #include <distx/connect/control/inbox.hpp>
 

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <vector>
 
-#include "distx/connect/self.hpp"
 #include "distx/gloo.hpp"
+#include "distx/threads.hpp"
 
 namespace {
 

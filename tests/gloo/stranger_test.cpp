@@ -10,6 +10,7 @@
 #include "connect/over_tcp.hpp"
 #include "distx/comm.hpp"
 #include "distx/gloo.hpp"
+#include "distx/gloo/detail/links.hpp"
 #include "distx/threads.hpp"
 
 namespace {

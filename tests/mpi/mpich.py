@@ -101,8 +101,9 @@ def build(folder, name, sources, *flags, uses=()):
 
 def main():
     library, tests = pathlib.Path(sys.argv[2]).resolve(), ROOT / "tests"
-    program = build(sys.argv[1], "conformance", [tests / "mpi" / "main.cpp", tests / "conformance" / "mpi.cpp"], f"-I{tests}",
-                    "-Wl,--whole-archive", library, "-Wl,--no-whole-archive", uses=[library])
+    form = [ROOT / "include" / "distx" / "compiled" / part for part in ("comm.cpp", "mpi.cpp")]  # that of the library
+    program = build(sys.argv[1], "conformance", [tests / "mpi" / "main.cpp", tests / "conformance" / "mpi.cpp", *form],
+                    "-DDISTX_COMPILED=extern", f"-I{tests}", "-Wl,--whole-archive", library, "-Wl,--no-whole-archive", uses=[library])
     failed = 0
     for ranks in RANKS:
         done = subprocess.run([sys.executable, ROOT / "tests" / "mpirun", "--timeout", "120", str(ranks), program], check=False,

@@ -12,6 +12,7 @@
 #include "distx/comm/decorators/metered.hpp"
 #include "distx/comm/decorators/traced.hpp"
 #include "distx/connect/detail/product.hpp"
+#include "distx/nccl/detail/datatypes.hpp"
 #include "nccl/ranks.hpp"
 
 using distx::Cuda;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <distx/connect/connect.hpp>
-#include <distx/connect/spawn.hpp>
+#include <distx/comm.hpp>
 #include <distx/cuda.hpp>
 #include <distx/file.hpp>
 #include <distx/nccl.hpp>
+#include <distx/threads.hpp>
 
 #include <chrono>
 #include <map>

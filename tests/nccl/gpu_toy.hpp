@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <distx/parallel/data_parallel.hpp>
+#include <distx/training.hpp>
 
 #include <deque>
 

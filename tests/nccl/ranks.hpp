@@ -9,7 +9,7 @@
 #include "distx/comm/movement.hpp"
 #include "distx/comm/point_to_point.hpp"
 #include "distx/comm/reductions.hpp"
-#include "distx/connect/spawn.hpp"
+#include "distx/threads.hpp"
 #include "needs.hpp"
 #include "words_thrown.hpp"
 

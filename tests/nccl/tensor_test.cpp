@@ -3,11 +3,11 @@
 #include <doctest/doctest.h>
 
 #include <distx/cuda_blas.hpp>
+#include <distx/tensor.hpp>
 #include <distx/tensor/ops/activations.hpp>
 #include <distx/tensor/ops/arithmetic.hpp>
 #include <distx/tensor/ops/matmul.hpp>
 #include <distx/tensor/ops/softmax.hpp>
-#include <distx/tensor/print.hpp>
 
 #include <mutex>
 #include <sstream>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
 #include <distx/comm/decorators/metered.hpp>
-#include <distx/parallel/local_training.hpp>
+#include <distx/training.hpp>
 
 #include "stages.hpp"
 

@@ -3,7 +3,7 @@
 #include <distx/comm/decorators/metered.hpp>
 #include <distx/parallel/layers/transformer_block.hpp>
 #include <distx/parallel/mesh_parallel.hpp>
-#include <distx/tensor/distribute.hpp>
+#include <distx/tensor.hpp>
 
 #include <map>
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <doctest/doctest.h>
 #include <distx/parallel/mesh_parallel.hpp>
-#include <distx/tensor/distribute.hpp>
+#include <distx/tensor.hpp>
 
 #include "toy.hpp"
 

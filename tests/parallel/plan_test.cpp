@@ -3,7 +3,7 @@
 #include <distx/optim/lamb.hpp>
 #include <distx/optim/mixed.hpp>
 #include <distx/optim/muon.hpp>
-#include <distx/parallel/plan.hpp>
+#include <distx/training.hpp>
 
 #include <array>
 #include <cmath>

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <distx/comm/threads.hpp>
-#include <distx/connect/spawn.hpp>
 #include <distx/optim/adamw.hpp>
 #include <distx/optim/sgd.hpp>
-#include <distx/parallel/data_parallel.hpp>
+#include <distx/threads.hpp>
+#include <distx/training.hpp>
 
 #include <chrono>
 #include <cmath>

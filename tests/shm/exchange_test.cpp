@@ -7,9 +7,9 @@
 #include <random>
 
 #include "distx/comm/point_to_point.hpp"
-#include "distx/connect/spawn.hpp"
 #include "distx/shm.hpp"
 #include "distx/shm/detail/segment_region.hpp"
+#include "distx/threads.hpp"
 
 namespace {
 

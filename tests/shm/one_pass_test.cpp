@@ -2,7 +2,7 @@
 // A rank that is killed while it averages gradients and updates weights in one pass.
 #include <doctest/doctest.h>
 #include <distx/optim/sgd.hpp>
-#include <distx/parallel/data_parallel.hpp>
+#include <distx/training.hpp>
 
 #include "shm/forked.hpp"
 #include "shm/system.hpp"

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
-#include <distx/comm/serial.hpp>
-#include <distx/comm/threads.hpp>
-#include <distx/connect/spawn.hpp>
 #include <distx/tensor.hpp>
 #include <distx/tensor/ops.hpp>
+#include <distx/threads.hpp>
 
 #include <algorithm>
 #include <chrono>

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <distx/comm/threads.hpp>
-#include <distx/connect/spawn.hpp>
 #include <distx/tensor/ops/apply.hpp>
+#include <distx/threads.hpp>
 
 #include <chrono>
 #include <cmath>

@@ -2,9 +2,9 @@
 // Layouts as types: sets of placements.
 #include <doctest/doctest.h>
 
+#include "distx/tensor.hpp"
 #include "distx/tensor/detail/relayout.hpp"
 #include "distx/tensor/placements.hpp"
-#include "distx/tensor/print.hpp"
 
 namespace {
 

@@ -6,10 +6,9 @@
 #include <mutex>
 
 #include "distx/comm/decorators/metered.hpp"
-#include "distx/comm/threads.hpp"
-#include "distx/connect/spawn.hpp"
+#include "distx/tensor.hpp"
 #include "distx/tensor/detail/redistribution.hpp"
-#include "distx/tensor/redistribution_cost.hpp"
+#include "distx/threads.hpp"
 #include "pairs.hpp"
 
 namespace {

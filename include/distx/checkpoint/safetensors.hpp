@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
-#include <bit>
-#include <cstring>
+#include <filesystem>
 #include <map>
+#include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "distx/checkpoint/detail/file.hpp"
-#include "distx/checkpoint/detail/safetensors_header.hpp"
+#include "distx/checkpoint/safetensors_tensor.hpp"
 
-namespace distx::checkpoint {
+namespace distx::inline DISTX_ABI::checkpoint {
 
 /// A safetensors file, mapped into memory: names, types, shapes and bytes of its tensors. Move-only.
 ///
@@ -28,27 +30,7 @@ class SafetensorsFile {
   /// @throws CheckpointError that names the file and the tensor: if it cannot be read; if the header exceeds the file
   ///   or the format's limit, is not JSON, names something twice or has unknown members or types; or if the tensors'
   ///   bytes do not have the size of their shape and type or do not fill the file without holes and overlaps
-  explicit SafetensorsFile(const std::filesystem::path& path) : path_(path.string()), map_(path) {
-    const auto all = map_.bytes();
-    std::uint64_t length = 0;
-    if (all.size() < sizeof length)
-      fail("has " + std::to_string(all.size()) + " bytes, too few for the length of a header");
-    std::memcpy(&length, all.data(), sizeof length);  // little-endian
-    if constexpr (std::endian::native == std::endian::big) {
-      auto* const bytes = reinterpret_cast<unsigned char*>(&length);
-      std::reverse(bytes, bytes + sizeof length);
-    }
-    if (length > longest_header)
-      fail("has a header of " + std::to_string(length) + " bytes, more than the format's " +
-           std::to_string(longest_header));
-    if (length > all.size() - sizeof length)
-      fail("ends inside its header of " + std::to_string(length) + " bytes, after " + std::to_string(all.size()) +
-           " bytes");
-    data_ = all.subspan(sizeof length + static_cast<std::size_t>(length));
-    const std::string_view text(reinterpret_cast<const char*>(all.data()) + sizeof length,
-                                static_cast<std::size_t>(length));
-    if (const auto wrong = detail::read_header(text, data_.size(), tensors_, metadata_); !wrong.empty()) fail(wrong);
-  }
+  explicit SafetensorsFile(const std::filesystem::path& path);
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   /// Returns the tensors in the order of their names.
@@ -75,10 +57,7 @@ class SafetensorsFile {
   [[nodiscard]] std::uint64_t size() const noexcept { return map_.bytes().size(); }
 
  private:
-  [[noreturn]] void fail(const std::string& what) const {
-    throw CheckpointError("'" + path_ + "' " + what + "; it is damaged or not a safetensors file: use another one",
-                          {.operation = "checkpoint"});
-  }
+  [[noreturn]] void fail(const std::string& what) const;
 
   std::string path_;
   detail::MappedFile map_;
@@ -100,19 +79,7 @@ struct SafetensorsInput {
 /// @param path  must not exist
 /// @throws InvalidArgument for a tensor of an unknown type or the wrong number of bytes, or a name that occurs twice
 /// @throws CheckpointError if the file exists or cannot be written
-inline void write_safetensors(const std::filesystem::path& path, const std::vector<SafetensorsInput>& tensors,
-                              const std::map<std::string, std::string>& metadata = {}) {
-  std::vector<SafetensorsTensor> heads;
-  std::vector<const SafetensorsInput*> order;
-  for (const auto& tensor : tensors) order.push_back(&tensor);
-  detail::sort_for_alignment(order);
-  for (const auto* tensor : order)
-    heads.push_back({tensor->name, tensor->type, tensor->shape, 0, tensor->bytes.size()});
-  const std::string header = detail::make_header(heads, metadata);
-  detail::OutputFile file(path);
-  file.write(std::as_bytes(std::span(header)));
-  for (const auto* tensor : order) file.write(tensor->bytes);
-  file.finish();
-}
+void write_safetensors(const std::filesystem::path& path, const std::vector<SafetensorsInput>& tensors,
+                       const std::map<std::string, std::string>& metadata = {});
 
-}  // namespace distx::checkpoint
+}  // namespace distx::inline DISTX_ABI::checkpoint

@@ -6,7 +6,7 @@
 
 #include "distx/checkpoint/detail/safetensors_types.hpp"
 
-namespace distx::checkpoint {
+namespace distx::inline DISTX_ABI::checkpoint {
 
 /// A tensor of a safetensors file.
 struct SafetensorsTensor {
@@ -21,4 +21,4 @@ struct SafetensorsTensor {
   }
 };
 
-}  // namespace distx::checkpoint
+}  // namespace distx::inline DISTX_ABI::checkpoint

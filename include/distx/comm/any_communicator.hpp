@@ -12,7 +12,7 @@
 #include "distx/core/error.hpp"
 #include "distx/memory/detail/host_copies.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -271,4 +271,4 @@ class AnyCommunicator {
   std::shared_ptr<Interface> self_;
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -5,7 +5,7 @@
 #include "distx/comm/detail/arguments.hpp"
 
 // The arguments that collectives accept as operands.
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// Satisfied by the elements of a collective: a Span, communicator memory, a contiguous host range, or one element; and
 /// by pointers, std::vector<bool> and all other ranges, which then fail to compile with one message.
@@ -16,4 +16,4 @@ concept SpanArgument = detail::OneSpan<std::remove_reference_t<A>> || detail::Mi
 template <class A>
 concept ListArgument = detail::ListOfSpans<std::remove_reference_t<A>>;
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -2,13 +2,15 @@
 #pragma once
 #include "distx/comm/any_communicator.hpp"
 #include "distx/comm/detail/communicator_makers.hpp"
-#include "distx/comm/hierarchical.hpp"
-#include "distx/comm/serial.hpp"
-#include "distx/comm/threads.hpp"
+#include "distx/comm/hierarchical/connector.hpp"
+#include "distx/threads.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
+
+/// Makes a Hierarchical. Collective over `outer`.
+[[nodiscard]] AnyCommunicator<> two_levels(AnyCommunicator<> inner, AnyCommunicator<> outer);
 
 /// Makes a communicator of several processes, which needs a vendor's header. @pre there is more than one rank
 template <class SharedMemory, class Mpi, class Gloo, Connector C>
@@ -40,7 +42,7 @@ template <class SharedMemory, class Mpi, class Gloo, Connector C>
           context);
   }
   auto [inner, outer] = make_levels(connector, make_inner, make_outer);
-  return AnyCommunicator<>(Hierarchical(std::move(inner), std::move(outer)));
+  return two_levels(std::move(inner), std::move(outer));
 }
 
 }  // namespace detail
@@ -66,4 +68,7 @@ template <Connector C, class SharedMemory = detail::maker_t<detail::SharedMemory
       {.operation = "best_communicator", .rank = connector.rank(), .size = connector.size()});
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI
+#ifndef DISTX_COMPILED
+#include "distx/comm/hierarchical/definitions.hpp"
+#endif

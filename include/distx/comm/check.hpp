@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/core/version.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// When the ranks of a communicator compare their calls: operation, sizes, counts, element types, op and its state,
 /// root, order of the calls, lengths of lists. A difference throws MismatchError on every rank.
@@ -17,4 +18,4 @@ enum class Check {
   off
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -10,7 +10,7 @@
 #include "distx/comm/calls/collectives.hpp"
 #include "distx/comm/memory.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// The ranks of each group, in the order of their ranks in the group: `{{0, 1}, {2, 3}}`.
 using Grouping = std::vector<std::vector<int>>;
@@ -111,4 +111,4 @@ concept HasPointToPoint = Executes<C, Send<T, typename C::space>> && Executes<C,
 
 }  // namespace calls
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

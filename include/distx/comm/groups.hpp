@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/comm/detail/mistaken_calls.hpp"
+#include "distx/comm/detail/mistakes.hpp"
 #include "distx/core/detail/fnv1a.hpp"
 #include "distx/core/error.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -62,4 +62,4 @@ template <Communicator C>
 template <Communicator C>
 typename detail::OnTemporary<C>::communicator groups(C&&, const Grouping&);
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

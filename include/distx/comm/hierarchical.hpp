@@ -5,7 +5,7 @@
 #include "distx/comm/hierarchical/connector.hpp"
 #include "distx/core/deadline.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// Combines two communicators: `Inner` of the ranks of one host, and `Outer` of all ranks.
 ///
@@ -54,4 +54,4 @@ class Hierarchical
   }
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

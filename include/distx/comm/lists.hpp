@@ -14,7 +14,7 @@
 // Small items are packed into one message. The number of items and the length of item i are the same on every rank;
 // lists that only the root uses may be empty on the other ranks. Errors are those of the call on one span, and
 // a MismatchError if the lists differ in their lengths.
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -387,4 +387,4 @@ template <class C, ListArgument ReceiveList>
   return detail::receive_list(detail::Later<typename C::space>{after}, comm, receive, from, tag, location);
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

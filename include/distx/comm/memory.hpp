@@ -8,7 +8,7 @@
 #include "distx/core/span.hpp"
 #include "distx/memory/buffer.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// Memory that one communicator transfers fastest: returned by its `allocate<T>(n)`, zeroed, or by its
 /// `adopt(memory)`, for memory of the caller. Move-only.
@@ -104,4 +104,4 @@ struct CommonMemory {
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

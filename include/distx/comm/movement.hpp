@@ -3,7 +3,7 @@
 #include "distx/comm/reductions.hpp"
 
 // Collectives that move elements without computing.
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -140,4 +140,4 @@ template <class C, SpanArgument Send, SpanArgument Receive>
       std::forward<Send>(send), std::forward<Receive>(receive));
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

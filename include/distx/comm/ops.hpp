@@ -10,7 +10,7 @@
 
 #include "distx/core/element.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// The built-in reductions, and `user` for a custom op.
 enum class OpKind : std::uint8_t { sum, product, min, max, average, user };
@@ -153,4 +153,4 @@ constexpr std::string_view name_of(OpKind kind) {
   return names[static_cast<std::size_t>(kind)];
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

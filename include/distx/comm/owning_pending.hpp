@@ -4,7 +4,9 @@
 #include <tuple>
 #include <utility>
 
-namespace distx {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI {
 
 /// A move-only handle on an asynchronous call that owns buffers which were moved into it, until `wait` returns one.
 ///
@@ -52,4 +54,4 @@ class [[nodiscard]] OwningPending {
   Pending pending_;  // destroyed first: it may wait
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

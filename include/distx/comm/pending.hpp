@@ -9,7 +9,7 @@
 #include "distx/core/space.hpp"
 #include "distx/observe/detail/flight_ring.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -129,4 +129,4 @@ class [[nodiscard]] Pending {
   int exceptions_ = std::uncaught_exceptions();
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

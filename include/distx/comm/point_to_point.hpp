@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/comm/reductions.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -75,4 +75,4 @@ template <class C>
   return detail::start(comm, calls::Barrier<detail::space_of_t<C>>{location}, after);
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

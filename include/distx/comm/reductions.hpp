@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/comm/detail/mistaken_calls.hpp"
+#include "distx/comm/detail/mistakes.hpp"
 
 // Reductions. Each `start_…` function returns a Pending that borrows the buffers until it is waited for.
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -125,4 +125,4 @@ template <class C, SpanArgument Send, SpanArgument Receive, class Op>
       std::forward<Send>(send), std::forward<Receive>(receive));
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -4,7 +4,7 @@
 #include "distx/connect/detail/connector_ref.hpp"
 #include "distx/connect/self.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// A communicator of one rank: every collective is supported and local.
 class SerialCommunicator
@@ -25,8 +25,4 @@ class SerialCommunicator
   static std::shared_ptr<State> connected(detail::ConnectorRef connector, Timeout deadline);
 };
 
-}  // namespace distx
-
-#ifndef DISTX_COMPILED
-#include "distx/comm/detail/serial_calls.hpp"
-#endif
+}  // namespace distx::inline DISTX_ABI

@@ -3,7 +3,7 @@
 #include "distx/comm/shared_memory/declaration.hpp"
 #include "distx/connect/detail/connector_ref.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -34,8 +34,4 @@ class ThreadCommunicator
   static std::shared_ptr<State> connected(detail::ConnectorRef connector, Timeout deadline);
 };
 
-}  // namespace distx
-
-#ifndef DISTX_COMPILED
-#include "distx/comm/detail/threads_calls.hpp"
-#endif
+}  // namespace distx::inline DISTX_ABI

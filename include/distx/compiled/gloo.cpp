@@ -5,4 +5,7 @@
 #include <distx/comm.hpp>
 #undef DISTX_COMPILED
 #define DISTX_COMPILED
+#include <distx/gloo/detail/definitions.hpp>
+
+// Last: clang instantiates only what has been defined before.
 #include <distx/gloo.hpp>

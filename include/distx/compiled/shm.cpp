@@ -5,7 +5,7 @@
 #include <distx/comm.hpp>
 #undef DISTX_COMPILED
 #define DISTX_COMPILED
-#include <distx/shm/detail/communicator_calls.hpp>
+#include <distx/shm/detail/definitions.hpp>
 
 // Last: clang instantiates only what has been defined before.
 #include <distx/shm.hpp>

@@ -5,4 +5,4 @@
 #include <distx/comm.hpp>
 #undef DISTX_COMPILED
 #define DISTX_COMPILED
-#include <distx/tensor/detail/redistribution_plan_calls.hpp>
+#include <distx/tensor/detail/redistribution_plan_definitions.hpp>

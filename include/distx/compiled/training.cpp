@@ -5,6 +5,8 @@
 #include <distx/comm.hpp>
 #undef DISTX_COMPILED
 #define DISTX_COMPILED
-#include <distx/data/detail/permutation_calls.hpp>
-#include <distx/parallel/detail/engine/exponential_average_calls.hpp>
+#include <distx/data/detail/permutation_definitions.hpp>
+#include <distx/parallel/detail/definitions.hpp>
+
+// Last: clang instantiates only what has been defined before.
 #include <distx/training.hpp>

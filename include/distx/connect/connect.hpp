@@ -8,7 +8,7 @@
 #include "distx/connect/connector.hpp"
 #include "distx/connect/self.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -90,8 +90,4 @@ bool register_launcher(const Launcher& launcher);
 ///         part; and whatever the connector throws
 [[nodiscard]] AnyConnector connect(std::string_view url);
 
-}  // namespace distx
-
-#ifndef DISTX_COMPILED
-#include "distx/connect/detail/connect_calls.hpp"
-#endif
+}  // namespace distx::inline DISTX_ABI

@@ -13,7 +13,7 @@
 #include "distx/core/deadline.hpp"
 #include "distx/core/error.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// The bootstrap interface: identifies this rank, and exchanges small control messages before a communicator exists.
 ///
@@ -89,6 +89,8 @@ class ErasedConnector {
   void barrier() { self_->barrier(); }
   void broadcast(std::span<std::byte> bytes, int root) { self_->broadcast(bytes, root); }
   void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) { self_->all_gather(send, receive); }
+  /// Returns the failure channel of the connector inside; null if it has none.
+  [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const { return self_->failure_channel(); }
 
  protected:
   explicit ErasedConnector(std::shared_ptr<VirtualConnector> self) noexcept : self_(std::move(self)) {}
@@ -129,9 +131,6 @@ class AnyConnector : public detail::ErasedConnector {
   /// @throws ConnectError on every rank if the connector inside cannot grow: FileConnector and TcpConnector can;
   ///   ThreadConnector, MpiConnector and SelfConnector return an equal one
   [[nodiscard]] AnyConnector grow() { return self_->grow(); }
-
-  /// Returns the failure channel of the connector inside; null if it has none.
-  [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const { return self_->failure_channel(); }
 
   /// Returns the connector inside, owned by this object; null if it is not a `C`.
   template <Connector C>
@@ -180,4 +179,4 @@ C* AnyConnector::target() noexcept {
   return model == nullptr ? nullptr : &model->connector;
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -6,7 +6,9 @@
 #include <optional>
 #include <string>
 
-namespace distx {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI {
 
 /// Notifies all ranks of a connector of a failure, without a collective call.
 ///
@@ -40,4 +42,4 @@ template <class C>
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

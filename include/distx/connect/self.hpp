@@ -5,7 +5,7 @@
 #include "distx/connect/connector.hpp"
 #include "distx/connect/failure_channel.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -68,8 +68,4 @@ class SelfConnector {
   std::shared_ptr<FailureChannel> failures_ = detail::local_failure_channel();
 };
 
-}  // namespace distx
-
-#ifndef DISTX_COMPILED
-#include "distx/connect/detail/local_failure_channel_calls.hpp"
-#endif
+}  // namespace distx::inline DISTX_ABI

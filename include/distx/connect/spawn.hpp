@@ -7,7 +7,7 @@
 #include "distx/connect/detail/product.hpp"
 #include "distx/connect/threads.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// How many ranks `spawn` runs as threads, and how long their calls wait for each other; see `threads`.
 struct Threads {
@@ -87,8 +87,4 @@ void spawn(detail::ThreadsIn<Outer> ranks, F&& f) {
   });
 }
 
-}  // namespace distx
-
-#ifndef DISTX_COMPILED
-#include "distx/connect/detail/spawn_calls.hpp"
-#endif
+}  // namespace distx::inline DISTX_ABI

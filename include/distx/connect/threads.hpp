@@ -6,7 +6,7 @@
 #include "distx/connect/control/connector.hpp"
 #include "distx/connect/self.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// The Connector of N ranks that are threads of this process; `spawn` makes one for each thread. A rank that has
 /// returned or ended with an exception enters no further call.
@@ -25,4 +25,4 @@ class ThreadConnector : public detail::ControlConnector {
   [[nodiscard]] ThreadConnector grow() const { return *this; }
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -3,7 +3,9 @@
 #include <chrono>
 #include <string>
 
-namespace distx {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -67,4 +69,4 @@ class Deadline {
   clock::time_point end_;
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

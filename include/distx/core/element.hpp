@@ -9,7 +9,7 @@
 #include "distx/core/float16.hpp"
 #include "distx/core/float8.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// An element type at run time. Every backend reduces all of them but `bytes`, which stands for any other type and can
 /// only be moved.
@@ -104,4 +104,4 @@ constexpr std::size_t size_of(ElementType type) {
   return sizes[static_cast<std::size_t>(type)];
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

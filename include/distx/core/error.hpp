@@ -9,7 +9,7 @@
 
 #include "distx/core/detail/floating_point.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// Where an error was raised: the operation, the backend, the reporting rank and the caller's source location.
 struct ErrorContext {
@@ -206,4 +206,4 @@ class RankFailure : public Error {
   return dynamic_cast<const RankFailure*>(&error) != nullptr;
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

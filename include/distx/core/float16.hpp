@@ -6,7 +6,7 @@
 
 #include "distx/core/detail/floating_point.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// A bfloat16 number: the upper half of a float's bits. A storage type; arithmetic converts to float.
 class bfloat16 {
@@ -80,4 +80,4 @@ class float16 {
   std::uint16_t bits_ = 0;
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

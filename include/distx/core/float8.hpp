@@ -3,7 +3,9 @@
 #include <bit>
 #include <cstdint>
 
-namespace distx {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -83,4 +85,4 @@ class float8_e5m2 : public detail::float8<float8_e5m2, detail::E5M2> {
   using detail::float8<float8_e5m2, detail::E5M2>::float8;
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

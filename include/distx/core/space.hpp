@@ -4,7 +4,9 @@
 #include <string_view>
 #include <type_traits>
 
-namespace distx {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI {
 
 /// The stream of host memory. Host work is complete when its call returns, so the stream is empty and never waits.
 struct HostStream {
@@ -39,4 +41,4 @@ concept MemorySpace = requires {
 template <class S>
 concept HostAccessible = MemorySpace<S> && S::host_accessible;
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -7,7 +7,7 @@
 #include "distx/core/element.hpp"
 #include "distx/core/space.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// A non-owning view of contiguous elements in one memory space: a std::span that carries the space in its type.
 ///
@@ -119,4 +119,4 @@ class Span<Any, Space> {
   ElementType type_ = ElementType::bytes;
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -3,7 +3,9 @@
 #include <concepts>
 #include <utility>
 
-namespace distx {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI {
 
 /// The traits of a library's handle: its type, its null value, and how to close it.
 template <class Traits>
@@ -48,4 +50,4 @@ class unique_handle {
   handle_type handle_;
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -7,7 +7,7 @@
 #include "distx/cuda/detail/operations.hpp"
 #include "distx/memory/local_matmul.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace cuda::detail {
 
@@ -88,4 +88,4 @@ void local_matmul(CudaStreamRef stream, MatrixRef<T, Cuda> out, std::type_identi
       "cublasGemmEx");
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -6,7 +6,7 @@
 #include "distx/memory/buffer.hpp"
 #include "distx/memory/detail/current_device.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace cuda::detail {
 
@@ -165,4 +165,4 @@ struct CurrentDevice<Cuda> {
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -4,7 +4,7 @@
 
 #include "distx/cuda/detail/check.hpp"
 
-namespace distx::cuda {
+namespace distx::inline DISTX_ABI::cuda {
 
 /// Returns the number of GPUs that this process sees; 0 if there is none, for any reason: see `why_no_gpu`.
 [[nodiscard]] inline int device_count() noexcept {
@@ -62,4 +62,4 @@ class DeviceGuard {
   int before_;
 };
 
-}  // namespace distx::cuda
+}  // namespace distx::inline DISTX_ABI::cuda

@@ -5,7 +5,7 @@
 #include "distx/cuda/detail/operations.hpp"
 #include "distx/optim/optimizer.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace cuda::detail {
 
@@ -98,4 +98,4 @@ class DeviceStep {
   Buffer<cuda::detail::StepMemory<Optimizer>, Cuda> memory_;
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

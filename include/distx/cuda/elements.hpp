@@ -3,7 +3,7 @@
 #include "distx/cuda/detail/kernels.hpp"
 
 // Maps of a GPU's elements, in stream order: the operation that `map` of tensors calls.
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace cuda::detail {
 
@@ -26,4 +26,4 @@ void for_elements(CudaStreamRef stream, const F& f, Span<T, Cuda> out, Span<cons
   if (!out.empty()) kernel(stream, f, out, xs...);
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

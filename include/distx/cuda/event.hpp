@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/cuda/stream.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// A non-owning reference to a CUDA event, which it must not outlive.
 class CudaEventRef {
@@ -69,4 +69,4 @@ inline void CudaStreamRef::wait(CudaEventRef event) const {
 }
 inline void CudaStream::wait(CudaEventRef event) const { ref().wait(event); }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -7,7 +7,7 @@
 
 // Sums of squares of values in a GPU's memory with the host's bits, in any order and over any parts. The forms that
 // leave their result in the GPU's memory accumulate over several spans and do not block the host.
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// Enqueues the maximum of largest[0] and the values' largest magnitude, into largest[0]: infinity if a value is
 /// infinite or NaN.
@@ -125,4 +125,4 @@ template <cuda::detail::Floating T>
   return total.root(FixedPointSum::exponent_for(most));
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -5,10 +5,11 @@
 #include <span>
 #include <string>
 
+#include "distx/core/detail/plain_name.hpp"
 #include "distx/cuda/device_step.hpp"
 #include "distx/optim/detail/update_piece.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace cuda::detail {
 
@@ -28,7 +29,8 @@ inline constinit UpdateKernel<Optimizer, T, Low, Gradient>* update_slot = nullpt
 
 template <class Optimizer, class T, class Low, class Gradient>
 [[noreturn]] void no_update_kernel() {
-  const std::string here = std::source_location::current().function_name();  // has the types' names
+  const std::string here =
+      distx::detail::plain_name(std::source_location::current().function_name());  // has the types' names
   no_kernel("fused_update",
             "; for a custom optimizer write there: const bool registered = "
             "distx::cuda::register_optimizer<YourOptimizer>(); requested: " +
@@ -105,4 +107,4 @@ void fused_update(CudaStreamRef stream, const DeviceStep<Optimizer>& step, Span<
                        step.template coefficients<accumulator_t<T>>());
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

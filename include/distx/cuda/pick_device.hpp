@@ -6,7 +6,7 @@
 #include "distx/connect/connector.hpp"
 #include "distx/cuda/device.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace cuda {
 
@@ -78,4 +78,4 @@ int pick_device(C& connector, const PickOptions& options = {}) {
 
 }  // namespace cuda
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -3,7 +3,7 @@
 #include "distx/core/space.hpp"
 #include "distx/cuda/event.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// The memory of one of this process's GPUs. Streams order the work on it.
 struct Cuda {
@@ -16,4 +16,4 @@ struct Cuda {
 
 static_assert(MemorySpace<Cuda>);
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -3,7 +3,7 @@
 #include "distx/cuda/detail/check.hpp"
 #include "distx/cuda/detail/handles.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 class CudaEventRef;
 
@@ -102,4 +102,4 @@ class CudaStream {
   cuda::detail::unique_stream handle_;
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

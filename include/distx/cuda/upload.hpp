@@ -12,7 +12,7 @@
 #include "distx/cuda/detail/copy.hpp"
 #include "distx/cuda/device.hpp"
 
-namespace distx::cuda {
+namespace distx::inline DISTX_ABI::cuda {
 
 class Uploader;
 
@@ -160,4 +160,4 @@ class Uploader {
   std::shared_ptr<detail::UploadQueue> queue_;
 };
 
-}  // namespace distx::cuda
+}  // namespace distx::inline DISTX_ABI::cuda

@@ -9,7 +9,7 @@
 #include "distx/data/detail/prefetcher.hpp"
 #include "distx/data/distributed_sampler.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// Options of a DataLoader.
 struct LoaderOptions {
@@ -169,4 +169,4 @@ class DataLoader {
   LoaderOptions options_;
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -8,7 +8,7 @@
 #include "distx/data/detail/fields.hpp"
 #include "distx/data/detail/permutation.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// The policy for samples that do not fill the last global batch.
 enum class Remainder {
@@ -179,4 +179,4 @@ class DistributedSampler {
   std::function<void(const std::string&)> revoker_{};
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

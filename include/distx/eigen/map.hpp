@@ -5,7 +5,7 @@
 #include "distx/tensor/dist_tensor.hpp"
 #include "distx/tensor/tensor_ref.hpp"
 
-namespace distx::eigen {
+namespace distx::inline DISTX_ABI::eigen {
 
 /// A row-major Eigen matrix, the storage order of distx's tensors.
 template <class T>
@@ -61,4 +61,4 @@ template <class Derived>
                                {static_cast<std::size_t>(m.rows()), static_cast<std::size_t>(m.cols())});
 }
 
-}  // namespace distx::eigen
+}  // namespace distx::inline DISTX_ABI::eigen

@@ -4,7 +4,7 @@
 
 #include "distx/memory/local_matmul.hpp"
 
-namespace distx::eigen {
+namespace distx::inline DISTX_ABI::eigen {
 
 /// Multiplies matrices by Eigen, on the host's memory, for Eigen's scalar types. @see product
 struct EigenProduct {
@@ -38,4 +38,4 @@ struct EigenProduct {
 /// The product to pass to `matmul`, so that Eigen multiplies each rank's parts: `matmul(x, w, eigen::product)`.
 inline constexpr EigenProduct product{};
 
-}  // namespace distx::eigen
+}  // namespace distx::inline DISTX_ABI::eigen

@@ -1,10 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/connect/connector.hpp"
-#include "distx/gloo/detail/links.hpp"
-#include "distx/posix/host.hpp"
+#include "distx/comm/runtime/basic_communicator.hpp"
+#include "distx/connect/detail/connector_ref.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
+
+namespace detail {
+
+template <class Links>
+class MessageBackend;
+class GlooLinks;
+using GlooBackend = MessageBackend<GlooLinks>;
+
+template <>
+struct BackendTraits<GlooBackend> : HostBackend {};
+
+}  // namespace detail
 
 /// Options of a GlooCommunicator.
 struct GlooOptions {
@@ -40,27 +51,7 @@ class GlooCommunicator : public detail::BasicCommunicator<GlooCommunicator, deta
  private:
   using Base::Base;
 
-  template <class C>
-  static std::shared_ptr<State> connected(C& connector, const GlooOptions& options) {
-    const calls::RankOf self{connector.rank(), connector.size(), "gloo"};
-    const ErrorContext context{
-        .operation = "GlooCommunicator", .backend = self.backend, .rank = self.rank, .size = self.size};
-    const auto hosts = all_gather_values(connector, detail::posix::host_id());
-    const bool one_host = std::all_of(hosts.begin(), hosts.end(), [&](const auto& host) { return host == hosts[0]; });
-    const auto identity = broadcast_value(connector, detail::new_gloo_identity(), 0);
-    const auto make = [&] {
-      ::gloo::transport::tcp::attr where(options.address.c_str());
-      if (options.address.empty() && one_host) where.hostname = "127.0.0.1";
-      return std::make_unique<detail::GlooLinks>(detail::gloo_device(where), self, options.deadline,
-                                                 detail::failure_channel_of(connector), identity);
-    };
-    const auto gather = [&](auto mine, auto all) {
-      connector.all_gather(std::as_bytes(mine), std::as_writable_bytes(all));
-    };
-    return State::make(detail::connected_links(context, options.deadline, make, std::identity(), gather));
-  }
+  static std::shared_ptr<State> connected(detail::ConnectorRef connector, const GlooOptions& options);
 };
 
-static_assert(Communicator<GlooCommunicator>);
-
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

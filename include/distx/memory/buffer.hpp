@@ -12,7 +12,7 @@
 #include "distx/core/span.hpp"
 #include "distx/core/unique_handle.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// The alignment of buffers and shards in bytes: one cache line.
 inline constexpr std::size_t alignment_bytes = 64;
@@ -108,4 +108,4 @@ using StagingBuffer = typename staging_buffer<T, Space>::type;
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

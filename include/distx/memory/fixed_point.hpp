@@ -11,7 +11,7 @@
 
 // Norms in fixed point: sums of integers, whose bits do not depend on the order or the partitioning. Operations on host
 // memory; see memory/operations.hpp.
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// Returns the largest magnitude of the values, 0 if there are none; infinity if a value is infinite or NaN.
 template <FloatingElement T>
@@ -115,4 +115,4 @@ template <FloatingElement T>
   return fixed_point_squares(stream, values, exponent).root(exponent);
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -2,9 +2,11 @@
 #pragma once
 #include <cstddef>
 
+#include "distx/core/version.hpp"
+
 // Compiles one kernel for several widths of vector registers and chooses among them at run time. The attributes exist
 // for one processor only.
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The width of the vector registers that every processor has, in bytes.
 inline constexpr std::size_t common_lane_bytes = 16;
@@ -118,4 +120,4 @@ void run_on_lanes(std::size_t bytes, const Args&... args) {
     run_on_common_lanes<Kernel, Args...>(args...);
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -11,7 +11,7 @@
 #include "distx/memory/lane_width.hpp"
 
 // In a separate namespace, because min and max are reductions in distx.
-namespace distx::lanes {
+namespace distx::inline DISTX_ABI::lanes {
 
 namespace detail {
 
@@ -196,9 +196,9 @@ template <class T, std::size_t Bytes>
   return select(a < b, b, a);
 }
 
-}  // namespace distx::lanes
+}  // namespace distx::inline DISTX_ABI::lanes
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 using lanes::select;
 
@@ -208,4 +208,4 @@ using lanes::Lanes;
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -9,7 +9,7 @@
 #include "distx/memory/buffer.hpp"
 #include "distx/memory/lanes.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// A non-owning view of a matrix, row-major in memory, or column-major if `transposed`.
 template <class T, MemorySpace Space = Host>
@@ -140,4 +140,4 @@ void local_matmul(HostStream, MatrixRef<T> out, std::type_identity_t<MatrixRef<c
   }
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

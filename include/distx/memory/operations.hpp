@@ -11,7 +11,7 @@
 // Operations on host memory. Another memory space overloads the same names on its stream type, which is how generic
 // code finds them (argument-dependent lookup). On the host each is complete when it returns; on other spaces it is
 // stream-ordered.
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -110,4 +110,4 @@ template <class T>
   return total;
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -16,7 +16,7 @@
 // Sums whose error does not grow with their length, and exponentials, on vectors of doubles. Terms are added in 8
 // chains a block, and blocks in pairs: an order that depends on the number of terms alone, so every width of vector
 // registers gives the same bits. See docs/numerics.md. Functions with a parameter Bytes are called by `run_on_lanes`.
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The type in which terms of T are added: double, or T if it is an integer.
 template <class T>
@@ -477,4 +477,4 @@ void sum_of_blocks(HostStream, Span<const T> x, std::size_t blocks, std::size_t 
   }
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

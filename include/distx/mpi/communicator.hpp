@@ -7,7 +7,7 @@
 #include "distx/mpi/detail/declaration.hpp"
 #include "distx/mpi/options.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// Moves and reduces host memory among the ranks of an MPI program.
 ///
@@ -62,8 +62,4 @@ class MpiCommunicator : public detail::BasicCommunicator<MpiCommunicator, detail
   static std::shared_ptr<detail::mpi::Session> session_of_one(int rank, int size);
 };
 
-}  // namespace distx
-
-#ifndef DISTX_COMPILED
-#include "distx/mpi/detail/communicator_calls.hpp"
-#endif
+}  // namespace distx::inline DISTX_ABI

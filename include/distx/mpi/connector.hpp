@@ -8,7 +8,7 @@
 #include "distx/connect/failure_channel.hpp"
 #include "distx/core/deadline.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail::mpi {
 
@@ -99,8 +99,4 @@ class MpiConnector {
   std::shared_ptr<detail::mpi::Session> session_;
 };
 
-}  // namespace distx
-
-#ifndef DISTX_COMPILED
-#include "distx/mpi/detail/connector_calls.hpp"
-#endif
+}  // namespace distx::inline DISTX_ABI

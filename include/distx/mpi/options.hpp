@@ -6,7 +6,7 @@
 #include "distx/comm/check.hpp"
 #include "distx/core/deadline.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// Whose collectives an MpiCommunicator uses for operands that are too large to be sent with the comparison of a call.
 enum class MpiCollectives {
@@ -37,4 +37,4 @@ struct MpiOptions {
   std::size_t max_count = INT_MAX;
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

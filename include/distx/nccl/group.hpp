@@ -4,7 +4,7 @@
 
 #include "distx/nccl/detail/open_group.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// Makes NCCL take the asynchronous calls that start in its scope as one (ncclGroupStart, ncclGroupEnd).
 ///
@@ -43,4 +43,4 @@ class NcclGroup {
   nccl::detail::OpenGroup group_;
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -12,7 +12,7 @@
 #include "distx/nccl/detail/check.hpp"
 #include "distx/nccl/detail/versions.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// How reductions of reduced-precision floats, and averages, are rounded.
 enum class NcclRounding {
@@ -129,4 +129,4 @@ template <class Config = ncclConfig_t>
 
 }  // namespace nccl::detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -4,7 +4,7 @@
 
 #include "distx/comm/ops.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// The sum of all ranks' operands times a factor, which is the same on every rank; for types with fractions only.
 ///
@@ -24,4 +24,4 @@ struct PreMultipliedSum {
   }
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -5,7 +5,7 @@
 
 // The Trace Event Format, which Perfetto and chrome://tracing open: a JSON object with a list of events. Ranks are its
 // processes, tracks its threads; a span is an event "X", an asynchronous one a pair of "b" and "e".
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace observe {
 
@@ -81,4 +81,4 @@ inline constexpr std::string_view chrome_trace_tail = "\n]}\n";
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

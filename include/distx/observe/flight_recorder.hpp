@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/observe/detail/flight_signal.hpp"
 
-namespace distx::flight {
+namespace distx::inline DISTX_ABI::flight {
 
 /// The settings of the flight recorder.
 struct RecorderOptions {
@@ -65,4 +65,4 @@ class Label {
   detail::FlightContext context_;
 };
 
-}  // namespace distx::flight
+}  // namespace distx::inline DISTX_ABI::flight

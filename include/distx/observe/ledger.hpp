@@ -6,7 +6,9 @@
 #include <string>
 #include <string_view>
 
-namespace distx::observe {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::observe {
 
 /// Counts the calls of one operation and the bytes they moved on one rank.
 struct Traffic {
@@ -59,8 +61,4 @@ class Ledger {
   Entries entries_;
 };
 
-}  // namespace distx::observe
-
-#ifndef DISTX_COMPILED
-#include "distx/observe/detail/ledger_calls.hpp"
-#endif
+}  // namespace distx::inline DISTX_ABI::observe

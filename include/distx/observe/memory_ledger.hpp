@@ -6,7 +6,9 @@
 #include <mutex>
 #include <string>
 
-namespace distx {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI {
 
 namespace observe {
 
@@ -86,4 +88,4 @@ class MemoryAccount {
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -10,7 +10,9 @@
 #include <utility>
 #include <vector>
 
-namespace distx::observe {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::observe {
 
 /// An interval of time on one rank, from `begin` to `end` in nanoseconds of its timeline's clock.
 struct TimedSpan {
@@ -107,4 +109,4 @@ class Timeline {
   Contents contents_;
 };
 
-}  // namespace distx::observe
+}  // namespace distx::inline DISTX_ABI::observe

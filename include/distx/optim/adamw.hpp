@@ -5,7 +5,7 @@
 #include "distx/memory/detail/moving_average.hpp"
 #include "distx/optim/optimizer.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// Adam with decoupled weight decay: Loshchilov and Hutter, arXiv 1711.05101, algorithm 2.
 ///
@@ -72,4 +72,4 @@ struct AdamW {
   }
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

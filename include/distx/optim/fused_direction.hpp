@@ -4,7 +4,7 @@
 
 #include "distx/optim/fused_update.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -86,4 +86,4 @@ void fused_apply(HostStream stream, const Optimizer& optimizer, const Step& step
                {direction});
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

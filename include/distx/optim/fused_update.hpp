@@ -8,7 +8,7 @@
 #include "distx/memory/lanes.hpp"
 #include "distx/optim/optimizer.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -119,4 +119,4 @@ void fused_update(HostStream, const Optimizer& optimizer, const Step& step, Span
   }
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -3,7 +3,7 @@
 #include "distx/memory/detail/moving_average.hpp"
 #include "distx/optim/norm_optimizer.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// LAMB, for large batches: You et al., arXiv 1904.00962, algorithm 2, with phi(x) = x.
 ///
@@ -71,4 +71,4 @@ struct LAMB {
   }
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

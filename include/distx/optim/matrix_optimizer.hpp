@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/optim/fused_direction.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// The shape of a parameter as a row-major matrix.
 struct MatrixShape {
@@ -28,4 +28,4 @@ concept MatrixOptimizer = std::copyable<O> && requires(const O& optimizer, Matri
   { optimizer.transform(HostStream{}, shape, values, values) } -> std::convertible_to<double>;
 } && detail::DirectsElements<O, float> && detail::DirectsElements<O, double>;
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -5,7 +5,7 @@
 #include "distx/optim/matrix_optimizer.hpp"
 #include "distx/optim/norm_optimizer.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// Two optimizers, one for the parameters declared as matrices and one for all others: `Mixed{Muon{}, AdamW{}}`.
 ///
@@ -45,4 +45,4 @@ template <class O>
 concept ShardableOptimizer =
     int{ElementwiseOptimizer<O>} + int{NormOptimizer<O>} + int{MatrixOptimizer<O>} + int{detail::is_mixed<O>} == 1;
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

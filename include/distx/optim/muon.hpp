@@ -5,7 +5,7 @@
 #include "distx/memory/operations.hpp"
 #include "distx/optim/matrix_optimizer.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// Muon, for the matrices inside a network: Jordan et al., "Muon: An optimizer for hidden layers in neural networks",
 /// https://kellerjordan.github.io/posts/muon (2024).
@@ -97,4 +97,4 @@ struct Muon {
   static constexpr double linear = 3.4445, squared = -4.7750, cubed = 2.0315;
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

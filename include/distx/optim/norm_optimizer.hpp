@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/optim/fused_direction.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// An optimizer whose step for each element depends on two norms over the whole parameter, of the weight and of the
 /// direction, such as LAMB.
@@ -20,4 +20,4 @@ concept NormOptimizer = std::copyable<O> && requires {
   { O::trust(double{}, double{}) } -> std::convertible_to<double>;
 } && detail::DirectsElements<O, float> && detail::DirectsElements<O, double>;
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

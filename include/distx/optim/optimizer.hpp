@@ -12,7 +12,7 @@
 #include "distx/memory/lanes.hpp"
 #include "distx/optim/step.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -107,4 +107,4 @@ void validate_optimizer(const O& optimizer) {
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

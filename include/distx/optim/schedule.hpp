@@ -9,7 +9,7 @@
 #include "distx/core/detail/shortest.hpp"
 #include "distx/core/error.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace schedules {
 
@@ -82,4 +82,4 @@ template <Schedule S>
 
 }  // namespace schedules
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

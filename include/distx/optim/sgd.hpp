@@ -3,7 +3,7 @@
 #include "distx/memory/detail/moving_average.hpp"
 #include "distx/optim/optimizer.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// Stochastic gradient descent with momentum, optionally Nesterov's.
 ///
@@ -54,4 +54,4 @@ struct SGD {
   }
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -7,7 +7,7 @@
 #include "distx/core/detail/shortest.hpp"
 #include "distx/core/error.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// The arguments of one update of one parameter, passed to an optimizer's `coefficients`.
 struct Step {
@@ -37,4 +37,4 @@ inline void check_epsilon(const char* optimizer, double epsilon) {
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -4,7 +4,7 @@
 #include "distx/parallel/exponential_average.hpp"
 #include "distx/parallel/training_methods.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -210,4 +210,4 @@ inline constexpr bool is_training<DataParallel<Policies...>> = true;
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

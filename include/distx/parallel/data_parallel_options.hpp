@@ -8,7 +8,7 @@
 
 #include "distx/core/detail/floating_point.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 inline namespace literals {
 
@@ -102,4 +102,4 @@ struct StepOptions {
   double loss = 0;
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -7,7 +7,7 @@
 
 #include "distx/parallel/segment.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 template <class... Policies>
 class DataParallel;
@@ -93,8 +93,4 @@ class ExponentialAverage {
   std::shared_ptr<detail::AverageValues<Space>> average_;
 };
 
-}  // namespace distx
-
-#ifndef DISTX_COMPILED
-#include "distx/parallel/detail/engine/exponential_average_calls.hpp"
-#endif
+}  // namespace distx::inline DISTX_ABI

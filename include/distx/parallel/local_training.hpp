@@ -3,7 +3,7 @@
 #include "distx/memory/buffer.hpp"
 #include "distx/parallel/training_methods.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// Runs a model that is written for DataParallel forward and backward in one process, without a communicator.
 ///
@@ -77,4 +77,4 @@ class LocalTraining : private TrainingMethods<true, On<Space>> {
   std::vector<std::shared_ptr<detail::ParameterState<Space>>> states_;
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

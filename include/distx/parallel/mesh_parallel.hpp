@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/core/detail/revoke_on_exception.hpp"
-#include "distx/parallel/data_parallel.hpp"
 #include "distx/parallel/detail/engine/checks/check_training.hpp"
 #include "distx/parallel/tensor_gradient.hpp"
 #include "distx/parallel/tensor_parameter.hpp"
+#include "distx/tensor.hpp"
+#include "distx/training.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// Trains a model whose weights are distributed over a mesh: a DataParallel of each rank's parts along the axis `Data`.
 ///
@@ -218,4 +219,4 @@ inline constexpr bool is_training<MeshParallel<Data, Policies...>> = true;
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

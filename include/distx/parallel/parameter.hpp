@@ -9,7 +9,7 @@
 #include "distx/parallel/detail/base/step_faults.hpp"
 #include "distx/parallel/parameter_options.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -130,4 +130,4 @@ class Parameter {
   std::shared_ptr<detail::ParameterState<Space>> state_;
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

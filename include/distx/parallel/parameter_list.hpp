@@ -10,7 +10,7 @@
 #include "distx/parallel/parameter.hpp"
 #include "distx/parallel/parameter_ref.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -180,4 +180,4 @@ void check_list(const std::vector<ParameterEntry<Space>>& entries, const ErrorCo
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

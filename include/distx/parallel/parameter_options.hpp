@@ -5,7 +5,7 @@
 
 #include "distx/core/error.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// How the optimizer treats a group of parameters: `const ParameterGroup no_decay{.weight_decay = 0.0};`
 struct ParameterGroup {
@@ -56,4 +56,4 @@ inline void check_same_size(const std::string& name, std::size_t weight, std::si
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

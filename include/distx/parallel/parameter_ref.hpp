@@ -5,7 +5,7 @@
 #include "distx/parallel/detail/base/contiguous.hpp"
 #include "distx/parallel/parameter_options.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// A borrowed parameter, made by `ref`: a weight and its gradient in the user's memory, which must stay in place and
 /// outlive the training.
@@ -85,4 +85,4 @@ template <class Values>
   return BufferRef<typename Found::element_type, typename Found::space>{std::move(name), span};
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -7,7 +7,7 @@
 #include "distx/core/error.hpp"
 #include "distx/optim/adamw.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// Bytes that training holds for each parameter, by kind.
 struct BytesPerParameter {
@@ -97,4 +97,4 @@ struct PlanOptions {
   return plan;
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -7,7 +7,7 @@
 #include "distx/core/space.hpp"
 #include "distx/parallel/detail/base/training_policies.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// The policy for the stage of ZeRO (arXiv 1910.02054), which shards training state across ranks.
 ///
@@ -233,4 +233,4 @@ using space_of_policies = typename space_or<Host, Ps...>::type;
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/core/span.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// A part of one parameter that this rank updates, returned by `DataParallel::owned`; borrows the training's memory.
 template <MemorySpace Space>
@@ -27,4 +27,4 @@ struct Segment {
   }
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -3,7 +3,7 @@
 #include "distx/tensor/redistribute.hpp"
 
 // Which reductions the layout of a weight's gradient requires.
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 enum class GradientFault {
   no_fault,
@@ -96,4 +96,4 @@ template <class G, class W, class Data>
 concept GradientOf = DistributedTensor<W> && DistributedTensor<G> && same_kind<W, G> &&
                      GradientFacts<Data, layout_of<W>, layout_of<G>, mesh_of<W>>::fault == GradientFault::no_fault;
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

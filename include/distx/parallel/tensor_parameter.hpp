@@ -6,7 +6,7 @@
 #include "distx/parallel/training_state.hpp"
 #include "distx/tensor/make_tensor.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -136,4 +136,4 @@ class TensorParameterList {
   ParameterList<Space> parts_;
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -7,7 +7,7 @@
 #include "distx/parallel/policies.hpp"
 #include "distx/parallel/unsharded.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// The calls that DataParallel shares with MeshParallel and LocalTraining, each of which has some of them.
 ///
@@ -283,8 +283,4 @@ class TrainingMethods {
   [[no_unique_address]] stream stream_{};  // of calls without one
 };
 
-}  // namespace distx
-
-#ifndef DISTX_COMPILED
-#include "distx/parallel/detail/engine/training_engine_calls.hpp"
-#endif
+}  // namespace distx::inline DISTX_ABI

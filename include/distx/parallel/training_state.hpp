@@ -7,7 +7,7 @@
 
 #include "distx/core/span.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -69,4 +69,4 @@ struct TrainingState {
   detail::TrainingCounters counters;  ///< numbers of updates and the loss scale
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -9,7 +9,7 @@
 
 #include "distx/core/space.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -86,8 +86,4 @@ class [[nodiscard]] MicroBatch {
 
 }  // namespace detail
 
-}  // namespace distx
-
-#ifndef DISTX_COMPILED
-#include "distx/parallel/detail/engine/gather/unsharded_calls.hpp"
-#endif
+}  // namespace distx::inline DISTX_ABI

@@ -5,7 +5,7 @@
 
 #include "distx/core/unique_handle.hpp"
 
-namespace distx::detail::posix {
+namespace distx::inline DISTX_ABI::detail::posix {
 
 struct descriptor_traits {
   using handle_type = int;
@@ -21,4 +21,4 @@ using Descriptor = unique_handle<descriptor_traits>;
   return Descriptor::from_native_handle(::open(path, flags | O_CLOEXEC));
 }
 
-}  // namespace distx::detail::posix
+}  // namespace distx::inline DISTX_ABI::detail::posix

@@ -6,7 +6,7 @@
 
 #include "distx/posix/small_file.hpp"
 
-namespace distx::detail::posix {
+namespace distx::inline DISTX_ABI::detail::posix {
 
 /// Identifies a host: text, then zeros. Trivially copyable, so that ranks can gather it.
 using HostId = std::array<char, 64>;
@@ -37,4 +37,4 @@ using HostId = std::array<char, 64>;
   return id;
 }
 
-}  // namespace distx::detail::posix
+}  // namespace distx::inline DISTX_ABI::detail::posix

@@ -6,7 +6,7 @@
 
 #include "distx/posix/descriptor.hpp"
 
-namespace distx::detail::posix {
+namespace distx::inline DISTX_ABI::detail::posix {
 
 /// Memory that a process has mapped.
 struct Mapped {
@@ -31,4 +31,4 @@ using Mapping = unique_handle<mapping_traits>;
   return address == MAP_FAILED ? Mapping() : Mapping::from_native_handle({address, bytes});
 }
 
-}  // namespace distx::detail::posix
+}  // namespace distx::inline DISTX_ABI::detail::posix

@@ -11,7 +11,7 @@
 
 #include "distx/posix/host.hpp"
 
-namespace distx::detail::posix {
+namespace distx::inline DISTX_ABI::detail::posix {
 
 /// The state of a process, as /proc reports it.
 struct ProcessState {
@@ -103,4 +103,4 @@ struct Process {
   return process.id != 0 && process.shares_host_with(self) && has_ended(process.id, process.began);
 }
 
-}  // namespace distx::detail::posix
+}  // namespace distx::inline DISTX_ABI::detail::posix

@@ -4,7 +4,9 @@
 #include <random>
 #include <string>
 
-namespace distx::detail::posix {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::detail::posix {
 
 /// Returns a random name of hexadecimal digits that no other process has.
 [[nodiscard]] inline std::string random_name(std::size_t digits) {
@@ -14,4 +16,4 @@ namespace distx::detail::posix {
   return name;
 }
 
-}  // namespace distx::detail::posix
+}  // namespace distx::inline DISTX_ABI::detail::posix

@@ -8,7 +8,7 @@
 
 #include "distx/posix/descriptor.hpp"
 
-namespace distx::detail::posix {
+namespace distx::inline DISTX_ABI::detail::posix {
 
 /// Returns the beginning of a file of the system, empty if it cannot be read. Does not allocate.
 template <std::size_t Bytes>
@@ -42,4 +42,4 @@ template <std::size_t Bytes>
   return 0;
 }
 
-}  // namespace distx::detail::posix
+}  // namespace distx::inline DISTX_ABI::detail::posix

@@ -3,7 +3,7 @@
 #include "distx/comm/shared_memory/declaration.hpp"
 #include "distx/connect/detail/connector_ref.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// A communicator of ranks, processes or threads, that share the memory of one host.
 ///
@@ -28,8 +28,4 @@ class ShmCommunicator : public detail::BasicCommunicator<ShmCommunicator, detail
   static std::shared_ptr<State> connected(detail::ConnectorRef connector, Timeout deadline);
 };
 
-}  // namespace distx
-
-#ifndef DISTX_COMPILED
-#include "distx/shm/detail/communicator_calls.hpp"
-#endif
+}  // namespace distx::inline DISTX_ABI

@@ -4,7 +4,7 @@
 
 // The collectives on a distributed tensor along one axis of its mesh: redistributions named by what they do, which do
 // not compile if the layouts make them something else.
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -70,4 +70,4 @@ template <class Axis, std::size_t Dim, DistributedTensor X>
 }
 /// @}
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -4,7 +4,7 @@
 #include "distx/tensor/distribute.hpp"
 
 // The collectives on tensors of one process each, which concatenate or split along a dimension.
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -186,4 +186,4 @@ template <Communicator C, detail::WholeTensor X>
 }
 /// @}
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

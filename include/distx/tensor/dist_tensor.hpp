@@ -5,7 +5,7 @@
 #include "distx/tensor/dist_tensor_spec.hpp"
 #include "distx/tensor/tensor_ref.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// A distributed tensor over borrowed memory; `DistTensor` owns its memory.
 ///
@@ -171,4 +171,4 @@ template <MeshType M>
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -3,7 +3,7 @@
 #include "distx/tensor/detail/sharding.hpp"
 #include "distx/tensor/mesh.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -123,4 +123,4 @@ struct SpecAccess {
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -4,7 +4,7 @@
 #include "distx/tensor/make_tensor.hpp"
 
 // Conversions between whole tensors of one process and distributed tensors.
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -205,4 +205,4 @@ template <MemorySpace To, DistributedTensor X>
   }
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

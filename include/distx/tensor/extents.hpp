@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <string>
 
-namespace distx {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI {
 
 /// The extents of a tensor of `Rank` dimensions. Elements are stored in row-major order: the last dimension is
 /// contiguous.
@@ -33,4 +35,4 @@ template <std::size_t Rank>
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

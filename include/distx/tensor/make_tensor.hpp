@@ -7,7 +7,7 @@
 #include "distx/tensor/dist_tensor.hpp"
 
 // Creation of distributed tensors from extents and from this rank's part. No function here communicates.
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -193,4 +193,4 @@ template <class... Ps, detail::MeshType MeshT, std::size_t Rank, class T, class 
 }
 /// @}
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

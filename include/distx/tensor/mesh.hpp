@@ -6,7 +6,7 @@
 #include "distx/tensor/detail/mesh_state.hpp"
 #include "distx/tensor/placements.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -148,4 +148,4 @@ template <MeshType M>
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -9,7 +9,7 @@
 #include "distx/comm/ops.hpp"
 #include "distx/tensor/detail/axis_name.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// Placement: dimension `Dim` is sharded over `Axis`. Of n indices, coordinate i of p holds [n*i/p, n*(i+1)/p), which
 /// may be empty.
@@ -167,4 +167,4 @@ using layout_with = typename WithPlacement<L, P>::type;
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -4,7 +4,7 @@
 
 #include "distx/tensor/distribute.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -97,4 +97,4 @@ void print(std::ostream& out, const X& x, int root = 0,
   print(out, whole);
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -4,7 +4,7 @@
 #include "distx/tensor/detail/relayout.hpp"
 #include "distx/tensor/dist_tensor.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -136,4 +136,4 @@ template <class... Ps, class T, std::size_t Rank, class MeshT, class L, class Sp
 auto start_redistribute(const DistTensor<T, Rank, MeshT, L, Space>&&, typename Space::stream,
                         std::source_location = {}) = delete;
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

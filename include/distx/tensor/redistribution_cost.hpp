@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/tensor/detail/relayout.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// The bytes that a redistribution moves between ranks, as a `Metered` communicator counts them.
 struct RedistributionCost {
@@ -49,4 +49,4 @@ template <class From, class To, class T = float, detail::MeshType MeshT, std::si
   return redistribution_cost<From, To, T>(mesh, std::to_array(extents));
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

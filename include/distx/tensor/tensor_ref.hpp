@@ -6,7 +6,7 @@
 #include "distx/memory/buffer.hpp"
 #include "distx/tensor/extents.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// A borrowed tensor of this process in row-major order: a span with extents, indexed as `x(i, j)`.
 ///
@@ -113,4 +113,4 @@ class Tensor {
   Extents<Rank> extents_{};
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

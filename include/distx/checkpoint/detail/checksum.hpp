@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <span>
 
-namespace distx::checkpoint::detail {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::checkpoint::detail {
 
 /// Returns the CRC-32 of bytes, as zlib and gzip compute it.
 /// @param before  the checksum of the bytes in front of these
@@ -14,4 +16,4 @@ namespace distx::checkpoint::detail {
   return bytes.empty() ? before : ::libdeflate_crc32(before, bytes.data(), bytes.size());
 }
 
-}  // namespace distx::checkpoint::detail
+}  // namespace distx::inline DISTX_ABI::checkpoint::detail

@@ -14,12 +14,13 @@
 #include <system_error>
 #include <utility>
 
+#include "distx/checkpoint/detail/stale_after.hpp"
 #include "distx/core/error.hpp"
 #include "distx/posix/mapping.hpp"
 #include "distx/posix/random_name.hpp"
 #include "distx/posix/small_file.hpp"
 
-namespace distx::checkpoint::detail {
+namespace distx::inline DISTX_ABI::checkpoint::detail {
 
 using distx::detail::posix::Descriptor;
 
@@ -107,9 +108,6 @@ inline void sync_folder(const std::filesystem::path& folder) {
   if (::lstat(path.c_str(), &status) != 0) return {};
   return std::chrono::seconds(status.st_mtim.tv_sec) + std::chrono::nanoseconds(status.st_mtim.tv_nsec);
 }
-/// Unpublished files and folders that have not changed for this time are considered to be left by ended processes.
-inline constexpr std::chrono::seconds default_stale_after = std::chrono::hours(1);
-
 /// Returns a random name of 16 digits that no other process has.
 [[nodiscard]] inline std::string draw_name() { return distx::detail::posix::random_name(16); }
 /// Removes a name that `draw_name` may have returned, and the dot before it, from the end of a text.
@@ -222,4 +220,4 @@ class OutputFile {
   bool finished_ = false;
 };
 
-}  // namespace distx::checkpoint::detail
+}  // namespace distx::inline DISTX_ABI::checkpoint::detail

@@ -5,7 +5,7 @@
 #include "distx/memory/operations.hpp"
 #include "distx/parallel/training_state.hpp"
 
-namespace distx::checkpoint::detail {
+namespace distx::inline DISTX_ABI::checkpoint::detail {
 
 /// An array of a training's state as a file has it. Values without an element type become rows of bytes.
 template <MemorySpace Space>
@@ -61,4 +61,4 @@ template <MemorySpace Space>
   return arrays;
 }
 
-}  // namespace distx::checkpoint::detail
+}  // namespace distx::inline DISTX_ABI::checkpoint::detail

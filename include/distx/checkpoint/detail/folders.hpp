@@ -9,7 +9,7 @@
 #include "distx/posix/host.hpp"
 
 // A directory of checkpoints: a folder for each step.
-namespace distx::checkpoint::detail {
+namespace distx::inline DISTX_ABI::checkpoint::detail {
 
 inline constexpr std::string_view folder_prefix = "step-";
 
@@ -243,4 +243,4 @@ inline void remove_older(const std::filesystem::path& newest, std::size_t keep, 
     }
 }
 
-}  // namespace distx::checkpoint::detail
+}  // namespace distx::inline DISTX_ABI::checkpoint::detail

@@ -13,7 +13,7 @@
 #include "distx/checkpoint/detail/rectangles.hpp"
 #include "distx/parallel/training_state.hpp"
 
-namespace distx::checkpoint::detail {
+namespace distx::inline DISTX_ABI::checkpoint::detail {
 
 /// The name of the file whose presence makes a folder a checkpoint.
 inline constexpr const char* manifest_name = "checkpoint.json";
@@ -180,4 +180,4 @@ inline void add_files(std::vector<ManifestFile>& files, const nlohmann::json& li
   return {};
 }
 
-}  // namespace distx::checkpoint::detail
+}  // namespace distx::inline DISTX_ABI::checkpoint::detail

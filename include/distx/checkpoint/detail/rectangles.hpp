@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
-namespace distx::checkpoint::detail {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::checkpoint::detail {
 
 using Shape = std::vector<std::uint64_t>;
 
@@ -148,4 +150,4 @@ void each_run(const Shape& shape, const Shape& offsets, const Shape& extents, F&
   }
 }
 
-}  // namespace distx::checkpoint::detail
+}  // namespace distx::inline DISTX_ABI::checkpoint::detail

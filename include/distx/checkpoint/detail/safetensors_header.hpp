@@ -13,7 +13,7 @@
 #include "distx/checkpoint/safetensors_tensor.hpp"
 #include "distx/core/error.hpp"
 
-namespace distx::checkpoint {
+namespace distx::inline DISTX_ABI::checkpoint {
 
 namespace detail {
 
@@ -226,4 +226,4 @@ void sort_for_alignment(Tensors& tensors) {
 
 }  // namespace detail
 
-}  // namespace distx::checkpoint
+}  // namespace distx::inline DISTX_ABI::checkpoint

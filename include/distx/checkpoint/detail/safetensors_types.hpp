@@ -6,7 +6,7 @@
 
 #include "distx/core/element.hpp"
 
-namespace distx::checkpoint::detail {
+namespace distx::inline DISTX_ABI::checkpoint::detail {
 
 /// An element type of the safetensors format.
 struct FileType {
@@ -75,4 +75,4 @@ template <class Shape>
   return *bits / 8;
 }
 
-}  // namespace distx::checkpoint::detail
+}  // namespace distx::inline DISTX_ABI::checkpoint::detail

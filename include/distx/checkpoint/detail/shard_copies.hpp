@@ -3,7 +3,7 @@
 #include "distx/checkpoint/detail/shard_index.hpp"
 #include "distx/checkpoint/detail/together.hpp"
 
-namespace distx::checkpoint::detail {
+namespace distx::inline DISTX_ABI::checkpoint::detail {
 
 /// The copies of a load on one rank, and the tensors whose checksums this rank checks.
 ///
@@ -101,4 +101,4 @@ class ShardCopies {
   std::vector<TensorToCopy> tensors_;
 };
 
-}  // namespace distx::checkpoint::detail
+}  // namespace distx::inline DISTX_ABI::checkpoint::detail

@@ -9,7 +9,7 @@
 #include "distx/checkpoint/detail/shard_writer.hpp"
 #include "distx/checkpoint/safetensors.hpp"
 
-namespace distx::checkpoint::detail {
+namespace distx::inline DISTX_ABI::checkpoint::detail {
 
 /// A tensor of a file: where its data is, and the checksum that it shall have.
 struct StoredTensor {
@@ -284,4 +284,4 @@ class ShardIndex {
   std::map<std::string, std::vector<StoredPart>> parts_;
 };
 
-}  // namespace distx::checkpoint::detail
+}  // namespace distx::inline DISTX_ABI::checkpoint::detail

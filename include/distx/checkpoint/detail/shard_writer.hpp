@@ -8,7 +8,7 @@
 #include "distx/checkpoint/detail/snapshot.hpp"
 #include "distx/memory/buffer.hpp"
 
-namespace distx::checkpoint::detail {
+namespace distx::inline DISTX_ABI::checkpoint::detail {
 
 /// The keys of a shard's metadata: those of PyTorch's distributed checkpoints in safetensors files, and distx's.
 inline constexpr const char* sharding_key = "DCP_SHARDING_INFO";
@@ -126,4 +126,4 @@ class ShardWriter {
   std::vector<Buffer<std::byte, Host>> copies_;
 };
 
-}  // namespace distx::checkpoint::detail
+}  // namespace distx::inline DISTX_ABI::checkpoint::detail

@@ -7,7 +7,7 @@
 
 #include "distx/memory/buffer.hpp"
 
-namespace distx::checkpoint::detail {
+namespace distx::inline DISTX_ABI::checkpoint::detail {
 
 /// Memory for a copy of a rank's share of the state; kept between saves, because the first writes to new memory take
 /// several times as long as later ones.
@@ -38,4 +38,4 @@ class Snapshot {
   std::size_t used_ = 0;
 };
 
-}  // namespace distx::checkpoint::detail
+}  // namespace distx::inline DISTX_ABI::checkpoint::detail

@@ -8,7 +8,7 @@
 #include "distx/comm/detail/host_values.hpp"
 
 // Collectives of the ranks of a checkpoint.
-namespace distx::checkpoint::detail {
+namespace distx::inline DISTX_ABI::checkpoint::detail {
 
 /// Returns every rank's number. Collective.
 template <MemorySpace Space>
@@ -61,4 +61,4 @@ void on_every_rank(AnyCommunicator<Space>& comm, const ErrorContext& context, F&
                         static_cast<int>(*first >> 32));
 }
 
-}  // namespace distx::checkpoint::detail
+}  // namespace distx::inline DISTX_ABI::checkpoint::detail

@@ -5,7 +5,7 @@
 
 #include "distx/checkpoint/detail/shard_index.hpp"
 
-namespace distx::checkpoint::detail {
+namespace distx::inline DISTX_ABI::checkpoint::detail {
 
 /// The name of the file that says which files of a Hugging Face folder have which weights.
 inline constexpr const char* index_name = "model.safetensors.index.json";
@@ -123,4 +123,4 @@ inline void convert(std::byte* to, ElementType to_type, const std::byte* from, E
   });
 }
 
-}  // namespace distx::checkpoint::detail
+}  // namespace distx::inline DISTX_ABI::checkpoint::detail

@@ -12,7 +12,7 @@
 #include "distx/core/detail/fnv1a.hpp"
 #include "distx/memory/lane_width.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -226,4 +226,4 @@ class AnyOp {
 
 }  // namespace calls
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -13,7 +13,7 @@
 // borrows them until the Pending is waited for. Counts are in elements, one per rank, and empty if all blocks are
 // equal. `lengths` is compared across ranks: a hash of the item lengths of a coalesced list, or 0. `erase` turns each
 // of them into one type, Call.
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -355,4 +355,4 @@ inline constexpr CallTraits call_traits[] = {
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

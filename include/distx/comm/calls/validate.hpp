@@ -9,7 +9,7 @@
 #include "distx/core/error.hpp"
 
 // The local checks of a call, and the fingerprint by which the ranks check that they make the same call.
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace calls {
 
@@ -332,4 +332,4 @@ namespace calls {
 
 }  // namespace calls
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

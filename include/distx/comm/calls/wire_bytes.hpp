@@ -10,7 +10,7 @@
 // and all_to_all n(N-1)/N, by direct exchange of blocks; broadcast and reduce n over each of N-1 links of a chain of
 // ranks; gather and scatter directly to and from the root. The lower bounds are those of Chan, Heimlich, Purkayastha,
 // van de Geijn, "Collective communication: theory, practice, and experience" (2007).
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace calls {
 
@@ -99,4 +99,4 @@ template <ErasableCall C>
 
 }  // namespace calls
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

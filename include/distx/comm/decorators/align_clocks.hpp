@@ -7,7 +7,7 @@
 #include "distx/comm/decorators/control.hpp"
 #include "distx/observe/chrome_trace.hpp"
 
-namespace distx::observe {
+namespace distx::inline DISTX_ABI::observe {
 
 /// Returns the offset of this rank's clock to rank 0's at this moment; `now()` returns nanoseconds. Collective.
 ///
@@ -36,4 +36,4 @@ template <ControlChannel C, class Now>
   return offsets[static_cast<std::size_t>(control.rank())];
 }
 
-}  // namespace distx::observe
+}  // namespace distx::inline DISTX_ABI::observe

@@ -7,7 +7,7 @@
 #include "distx/comm/communicator.hpp"
 #include "distx/connect/connector.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// A channel that collects observations: a connector, or a communicator that can broadcast host bytes.
 template <class C>
@@ -42,4 +42,4 @@ void for_each_text(C& control, const std::string& mine, F&& f) {
 }
 
 }  // namespace detail
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -4,7 +4,9 @@
 #include <memory>
 #include <utility>
 
-namespace distx {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI {
 
 /// An asynchronous call of a wrapper communicator: the inner Pending and the wrapper's actions at its end.
 ///
@@ -71,4 +73,4 @@ class DecoratedPending {
   bool open_ = false;
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -11,7 +11,7 @@
 #include "distx/comm/arguments.hpp"
 #include "distx/comm/communicator.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The base of all wrapper communicators: forwards everything to the inner communicator except calls, `share` and
 /// `split`.
@@ -109,4 +109,4 @@ template <class C>
     return comm;
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -19,7 +19,7 @@
 #include "distx/comm/decorators/decorator.hpp"
 #include "distx/core/error.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// A fault that a Faulty communicator causes in calls of this rank: in those that match `call`, `rank`, `first` and
 /// `last`, each with `probability`.
@@ -195,4 +195,4 @@ class Faulty : public detail::Decorator<C> {
   std::shared_ptr<detail::FaultSchedule> schedule_;
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -6,7 +6,7 @@
 #include "distx/comm/decorators/decorator.hpp"
 #include "distx/observe/ledger.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// A wrapper communicator that counts calls and their bytes on this rank.
 ///
@@ -63,4 +63,4 @@ class Metered : public detail::Decorator<C> {
   std::shared_ptr<Count> count_;
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -6,7 +6,7 @@
 #include "distx/comm/decorators/control.hpp"
 #include "distx/observe/ledger.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// Returns the sum of all ranks' ledgers on every rank. Collective over `control`.
 /// @param control a connector, or a communicator whose traffic `ledger` does not count
@@ -30,4 +30,4 @@ template <ControlChannel C>
   return all;
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

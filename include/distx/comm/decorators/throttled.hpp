@@ -13,7 +13,7 @@
 #include "distx/comm/decorators/decorator.hpp"
 #include "distx/core/error.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// The speed of an emulated link: the latency of each call, and the bytes per second in each direction.
 struct WireSpeed {
@@ -122,4 +122,4 @@ class Throttled : public detail::Decorator<C> {
   std::shared_ptr<detail::EmulatedWire> wire_;
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

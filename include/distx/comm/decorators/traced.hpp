@@ -5,7 +5,7 @@
 #include "distx/comm/decorators/decorator.hpp"
 #include "distx/observe/timeline.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// A wrapper communicator that records each call on a timeline: name, bytes, begin and end, and source location.
 ///
@@ -95,4 +95,4 @@ class Traced : public detail::Decorator<C> {
   int track_;
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

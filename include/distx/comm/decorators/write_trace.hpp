@@ -8,7 +8,7 @@
 #include "distx/comm/decorators/traced.hpp"
 #include "distx/core/error.hpp"
 
-namespace distx::observe {
+namespace distx::inline DISTX_ABI::observe {
 
 /// Writes all ranks' timelines to one file for Perfetto (ui.perfetto.dev) or chrome://tracing. Collective.
 ///
@@ -51,4 +51,4 @@ void write_trace(const std::string& path, Traced<C>& comm) {
   write_trace(path, comm.timeline(), detail::innermost(comm));
 }
 
-}  // namespace distx::observe
+}  // namespace distx::inline DISTX_ABI::observe

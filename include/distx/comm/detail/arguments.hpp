@@ -11,7 +11,7 @@
 #include "distx/comm/owning_pending.hpp"
 
 // Converts user arguments to the spans of a call: Spans, contiguous ranges, single elements, and lists of those.
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -330,4 +330,4 @@ template <class C>
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

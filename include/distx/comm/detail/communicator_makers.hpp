@@ -5,7 +5,7 @@
 
 #include "distx/core/error.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The maker of a vendor whose header is not included.
 struct NoMaker {};
@@ -35,4 +35,4 @@ inline constexpr bool is_included = !std::is_same_v<Maker, NoMaker>;
                      context);
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-// For the headers that list the templates of the compiled part of the library.
+// For the headers that list the templates of the compiled form.
 #include "distx/comm/any_communicator.hpp"
 
 /// A communicator of host memory and its model in an AnyCommunicator; in namespace distx::detail. DISTX_COMPILED is

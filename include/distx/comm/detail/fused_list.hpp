@@ -9,7 +9,7 @@
 #include "distx/memory/detail/copy_pieces.hpp"
 #include "distx/memory/detail/lines.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The part of each item that one side of a collective holds: nothing, the whole item, or one block per rank.
 enum class ListSide { nothing, whole, blocks };
@@ -138,4 +138,4 @@ class FusedList {
   Span<T, S> receive_;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

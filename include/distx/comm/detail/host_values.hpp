@@ -8,7 +8,7 @@
 #include "distx/memory/detail/host_copies.hpp"
 
 // Blocking collectives on a few host values (norms, counts) over a communicator of any memory space.
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Returns communicator workspace for host values, valid until the next of these calls.
 template <class T, Communicator C>
@@ -66,4 +66,4 @@ void all_gather_values(C& comm, Span<const std::type_identity_t<T>> mine, Span<T
   }
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

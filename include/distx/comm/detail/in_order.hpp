@@ -11,7 +11,7 @@
 #include "distx/memory/detail/current_device.hpp"
 
 // Stream-ordered helpers for any memory space; in host memory they do nothing or run at once.
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Whether work on this memory is complete when its call returns.
 template <MemorySpace Space>
@@ -100,4 +100,4 @@ class Detour {
   bool went_well_ = false;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -5,12 +5,12 @@
 
 #include "distx/comm/any_communicator.hpp"
 #include "distx/comm/hierarchical/levels.hpp"
-#include "distx/comm/runtime/basic_communicator_calls.hpp"
+#include "distx/comm/runtime/basic_communicator_definitions.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
 #include "distx/comm/runtime/refusal.hpp"
 #include "distx/memory/detail/lines.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 template <class P>
 [[nodiscard]] Pending<Host> as_pending(P pending) {
@@ -305,4 +305,4 @@ class HierarchicalBackend {
   TaskRunner<State> tasks_;  // last: joined before anything that its tasks use is destroyed
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

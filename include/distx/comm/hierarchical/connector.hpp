@@ -5,7 +5,7 @@
 #include "distx/comm/communicator.hpp"
 #include "distx/comm/hierarchical/hosts.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// A connector of the ranks of one host, over an existing communicator.
 template <Communicator C>
@@ -54,4 +54,4 @@ template <Connector C, class MakeInner, class MakeOuter>
   return std::pair(std::move(*inner), std::move(outer));
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

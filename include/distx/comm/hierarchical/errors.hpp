@@ -4,7 +4,7 @@
 
 #include "distx/core/error.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Returns the message of an error that a communicator of `ranks` has thrown, with those ranks listed.
 inline std::string message_among(const std::vector<int>& ranks, const Error& error) {
@@ -43,4 +43,4 @@ decltype(auto) with_global_ranks(const std::vector<int>& ranks, const ErrorConte
   }
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -8,7 +8,7 @@
 
 #include "distx/comm/memory.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The memory of a hierarchical communicator that the ranks of a host share, for calls that receive into it.
 /// Thread-safe.
@@ -44,4 +44,4 @@ class HostMemory {
   std::vector<HostRange> ranges_;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

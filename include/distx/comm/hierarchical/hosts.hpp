@@ -4,7 +4,7 @@
 
 #include "distx/connect/detail/connector_ref.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The host of each rank and its index among the ranks of that host. Hosts are numbered in the order of their first
 /// ranks.
@@ -35,8 +35,4 @@ class Hosts {
 /// @throws ConnectError on every rank if the local ranks match no assignment to hosts, or more than one
 [[nodiscard]] Hosts hosts_of(ConnectorRef connector);
 
-}  // namespace distx::detail
-
-#ifndef DISTX_COMPILED
-#include "distx/comm/hierarchical/hosts_calls.hpp"
-#endif
+}  // namespace distx::inline DISTX_ABI::detail

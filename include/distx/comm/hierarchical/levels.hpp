@@ -8,7 +8,7 @@
 #include "distx/comm/runtime/peer_views.hpp"
 #include "distx/memory/detail/widened.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Two communicators that act as one, for one queue of calls (blocking or asynchronous); used by one thread.
 ///
@@ -268,4 +268,4 @@ class HierarchicalLevels {
   Buffer<std::byte> staging_[2];
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

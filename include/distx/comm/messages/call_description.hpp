@@ -6,7 +6,7 @@
 
 #include "distx/comm/runtime/peer_views.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// A message to every peer before a call, which the ranks compare: the call, its counts, and its operand if small.
 ///
@@ -89,4 +89,4 @@ void compare_descriptions(const Call<Host>& call, const std::byte* own, F&& mess
   return true;
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -7,7 +7,7 @@
 #include "distx/comm/messages/message_transport.hpp"
 #include "distx/memory/buffer.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Sends each rank's description of a call, and its operand if small, to every rank.
 ///
@@ -158,4 +158,4 @@ class DescriptionExchange {
   std::vector<Request> requests_;  ///< receives, then sends; last: destroyed before the memory that they use
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -8,14 +8,14 @@
 #include <optional>
 
 #include "distx/comm/messages/message_collectives.hpp"
-#include "distx/comm/runtime/basic_communicator_calls.hpp"
+#include "distx/comm/runtime/basic_communicator_definitions.hpp"
 #include "distx/comm/runtime/message_header.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
 #include "distx/comm/shared_memory/heap_region.hpp"
 #include "distx/comm/shared_memory/messages.hpp"
 #include "distx/core/detail/watch_thread.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// What messages belong to: blocking collectives, asynchronous ones, or the user's sends and receives.
 enum class MessageQueue { blocking, started, user };
@@ -276,4 +276,4 @@ class MessageBackend {
   TaskRunner<State> tasks_;             // last: joined before anything that its tasks use is destroyed
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -7,7 +7,7 @@
 #include "distx/comm/messages/piecewise_transfer.hpp"
 #include "distx/connect/detail/name_ranks.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Returns the message of a timeout. @param ranks  those that are missing
 [[nodiscard]] inline std::string overdue_text(const Timeout& deadline, const std::vector<int>& ranks,
@@ -95,4 +95,4 @@ class MessageCollectives {
   std::unique_ptr<Pieces> pieces_;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -10,7 +10,7 @@
 #include "distx/core/detail/early_warning.hpp"
 #include "distx/core/detail/wait.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The messages of one collective between two ranks: first the descriptions of the call, then its data in two stages.
 enum class MessageStage { description, first, second };
@@ -64,4 +64,4 @@ template <class Ready, class Stopped, class Overdue>
   return wait_for_ranks(deadline, context, ready, stopped, overdue, [](auto&&... with) { return wait_until(with...); });
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -10,7 +10,7 @@
 #include "distx/comm/runtime/peer_views.hpp"
 #include "distx/memory/buffer.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Transfers the operands of large collectives by messages, and reduces them in rank order. Every rank sends directly
 /// to every other one.
@@ -323,4 +323,4 @@ class PiecewiseTransfer {
   std::vector<Request> requests_;  ///< by piece, kind and rank; last: destroyed before the memory that they use
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -12,7 +12,7 @@
 #include "distx/comm/communicator.hpp"
 #include "distx/comm/pending.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 template <class Backend>
 class CommunicatorState;
@@ -47,7 +47,7 @@ struct HostBackend {
 ///   if some ranks can;
 /// - optionally `static constexpr bool passes_operands = true`, if a reduce-scatter calls its `consumer`.
 ///
-/// `basic_communicator_calls.hpp` defines the members; programs that link the compiled part do not parse backends.
+/// `basic_communicator_definitions.hpp` defines the members; programs in the compiled form do not parse backends.
 template <class Derived, class Backend>
 class BasicCommunicator {
  public:
@@ -152,4 +152,4 @@ class BasicCommunicator {
   std::shared_ptr<State> state_;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -14,7 +14,7 @@
 #include "distx/core/detail/made_here.hpp"
 #include "distx/core/detail/revoke_on_exception.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The state shared by all handles and operations of one rank's communicator.
 ///
@@ -109,4 +109,4 @@ class CommunicatorState {
   Backend backend;  ///< last: its destructor may wait for operations that use the members above
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

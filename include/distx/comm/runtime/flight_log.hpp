@@ -4,7 +4,7 @@
 #include "distx/observe/detail/flight_group.hpp"
 #include "distx/observe/detail/flight_ring.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Records the calls of one rank's communicator in the flight recorder.
 class FlightLog {
@@ -124,8 +124,4 @@ class FlightLog {
   FlightTicket latest_;
 };
 
-}  // namespace distx::detail
-
-#ifndef DISTX_COMPILED
-#include "distx/comm/runtime/flight_log_calls.hpp"
-#endif
+}  // namespace distx::inline DISTX_ABI::detail

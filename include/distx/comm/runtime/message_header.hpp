@@ -7,7 +7,7 @@
 #include "distx/core/detail/fnv1a.hpp"
 #include "distx/core/element.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The properties of a message that its two ranks must agree on; sent as bytes where ranks are processes.
 struct MessageHeader {
@@ -46,4 +46,4 @@ struct MessageHeader {
          (same_list == mine ? " in a list of other lengths or in another order" : "");
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -10,7 +10,7 @@
 #include "distx/comm/runtime/progress_thread.hpp"
 #include "distx/core/detail/leak.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The operations of one communicator, reused so that only the first call of a kind allocates.
 template <class Op>
@@ -118,4 +118,4 @@ class TaskRunner {
   ProgressThread progress_;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

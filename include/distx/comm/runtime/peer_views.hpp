@@ -8,7 +8,7 @@
 
 // A rank's view of its peers' side of a call, independent of transport: the checks that need all ranks' counts, and the
 // local part of a call whose operands are all available. Shared by the backends that transfer small calls whole.
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// One rank's side of a call as seen by another rank; pointers are null if the memory is not accessible to this rank.
 struct PeerView {
@@ -149,4 +149,4 @@ inline void complete_inlined(const Call<Host>& c, const RankOf& self, const std:
   for (int r = 0; r < self.size; ++r) copy_from(r, c.receive.bytes() + block_offset(counts, equal, r) * width);
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -8,7 +8,9 @@
 #include <thread>
 #include <utility>
 
-namespace distx::detail {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::detail {
 
 /// An event that another thread or another rank completes.
 class Completion {
@@ -102,8 +104,4 @@ class ProgressThread {
   std::jthread thread_;
 };
 
-}  // namespace distx::detail
-
-#ifndef DISTX_COMPILED
-#include "distx/comm/runtime/progress_thread_calls.hpp"
-#endif
+}  // namespace distx::inline DISTX_ABI::detail

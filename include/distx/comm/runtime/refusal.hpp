@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include "distx/comm/runtime/basic_communicator_calls.hpp"
+#include "distx/comm/runtime/basic_communicator_definitions.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Why a rank refuses a step of a collective request; sent from rank to rank as bytes.
 struct Refusal {
@@ -55,4 +55,4 @@ template <class Backend, class Step>
   return first->error("rank " + std::to_string(first - all.begin()) + ": ", context);
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -4,7 +4,7 @@
 
 // One rank's part in one round of a collective, on the memory that all ranks expose. Reductions combine operands in
 // rank order, so the result depends only on the operands.
-namespace distx::detail::shared_memory {
+namespace distx::inline DISTX_ABI::detail::shared_memory {
 
 /// All-reduce and reduce: every rank reduces its slice for all receivers; small operands are reduced by each receiver.
 inline void reduce_slice(CollectiveExecution& x, std::size_t round) {
@@ -172,4 +172,4 @@ inline void run_round(CollectiveExecution& x, std::size_t round) {
   }
 }
 
-}  // namespace distx::detail::shared_memory
+}  // namespace distx::inline DISTX_ABI::detail::shared_memory

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "distx/comm/runtime/basic_communicator_calls.hpp"
+#include "distx/comm/runtime/basic_communicator_definitions.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
 #include "distx/comm/runtime/refusal.hpp"
 #include "distx/comm/shared_memory/declaration.hpp"
@@ -11,7 +11,7 @@
 #include "distx/comm/shared_memory/run_collective.hpp"
 #include "distx/connect/connector.hpp"
 
-namespace distx::detail::shared_memory {
+namespace distx::inline DISTX_ABI::detail::shared_memory {
 
 /// The backend of threads or processes that share memory. See `detail::BasicCommunicator`.
 class SharedMemoryBackend {
@@ -227,4 +227,4 @@ template <class Region, Connector C>
   return SharedMemoryBackend::State::make(std::move(region), rank, name);
 }
 
-}  // namespace distx::detail::shared_memory
+}  // namespace distx::inline DISTX_ABI::detail::shared_memory

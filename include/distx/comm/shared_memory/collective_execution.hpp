@@ -6,7 +6,7 @@
 #include "distx/comm/shared_memory/shared_region.hpp"
 #include "distx/memory/detail/lines.hpp"
 
-namespace distx::detail::shared_memory {
+namespace distx::inline DISTX_ABI::detail::shared_memory {
 
 using detail::ByteRange;
 using detail::copy_bytes;
@@ -397,4 +397,4 @@ class CollectiveExecution {
   Transfer transfer_ = Transfer::in_slots;
 };
 
-}  // namespace distx::detail::shared_memory
+}  // namespace distx::inline DISTX_ABI::detail::shared_memory

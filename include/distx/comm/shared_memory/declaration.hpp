@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/comm/runtime/basic_communicator.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 namespace shared_memory {
 
@@ -13,4 +13,4 @@ class SharedMemoryBackend;
 template <>
 struct BackendTraits<shared_memory::SharedMemoryBackend> : HostBackend {};
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -6,7 +6,7 @@
 #include "distx/comm/shared_memory/mailbox.hpp"
 #include "distx/comm/shared_memory/shared_region.hpp"
 
-namespace distx::detail::shared_memory {
+namespace distx::inline DISTX_ABI::detail::shared_memory {
 
 struct OwnedControl {
   explicit OwnedControl(int size)
@@ -78,4 +78,4 @@ class HeapRegion final : private OwnedControl, public SharedRegion {
   std::vector<Mailbox> mailboxes_;
 };
 
-}  // namespace distx::detail::shared_memory
+}  // namespace distx::inline DISTX_ABI::detail::shared_memory

@@ -7,7 +7,7 @@
 
 #include "distx/comm/shared_memory/message_request.hpp"
 
-namespace distx::detail::shared_memory {
+namespace distx::inline DISTX_ABI::detail::shared_memory {
 
 /// The unmatched messages to one rank, sent or awaited. Messages with the same sender and tag match in order.
 class Mailbox {
@@ -52,4 +52,4 @@ class Mailbox {
   std::vector<MessageRequest*> waiting_;
 };
 
-}  // namespace distx::detail::shared_memory
+}  // namespace distx::inline DISTX_ABI::detail::shared_memory

@@ -3,7 +3,7 @@
 #include "distx/comm/runtime/message_header.hpp"
 #include "distx/comm/runtime/progress_thread.hpp"
 
-namespace distx::detail::shared_memory {
+namespace distx::inline DISTX_ABI::detail::shared_memory {
 
 /// One side of a message: done once its bytes have been copied.
 class MessageRequest : public detail::Completion {
@@ -44,4 +44,4 @@ class MessageRequest : public detail::Completion {
   bool listed = false;  ///< in a list of the region; may be so since an earlier message
 };
 
-}  // namespace distx::detail::shared_memory
+}  // namespace distx::inline DISTX_ABI::detail::shared_memory

@@ -6,7 +6,7 @@
 #include "distx/comm/pending.hpp"
 #include "distx/comm/shared_memory/shared_region.hpp"
 
-namespace distx::detail::shared_memory {
+namespace distx::inline DISTX_ABI::detail::shared_memory {
 
 /// The requests of calls that are made one after another, kept between them to avoid allocations.
 using KeptRequests = std::array<std::shared_ptr<MessageRequest>, 2>;
@@ -146,4 +146,4 @@ class Messages {
   SharedRegion::LivenessProbe probe_;
 };
 
-}  // namespace distx::detail::shared_memory
+}  // namespace distx::inline DISTX_ABI::detail::shared_memory

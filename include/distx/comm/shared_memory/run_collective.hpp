@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/comm/shared_memory/algorithms.hpp"
 
-namespace distx::detail::shared_memory {
+namespace distx::inline DISTX_ABI::detail::shared_memory {
 
 /// Marks this rank as accessing other ranks' buffers for the duration of a scope.
 class AccessGuard {
@@ -141,4 +141,4 @@ inline void run_collective(SharedRegion& region, CallQueue queue, const Call<Hos
   run_among_ranks(region, queue, call, self, workspace);
 }
 
-}  // namespace distx::detail::shared_memory
+}  // namespace distx::inline DISTX_ABI::detail::shared_memory

@@ -12,7 +12,7 @@
 
 // The memory shared by the ranks of a region. It contains no pointers, because each rank may map the segment at a
 // different address.
-namespace distx::detail::shared_memory {
+namespace distx::inline DISTX_ABI::detail::shared_memory {
 
 /// The queue of a call; blocking and asynchronous calls each have a channel.
 enum class CallQueue { blocking, started };
@@ -247,4 +247,4 @@ class SharedLayout {
   std::size_t row_bytes_, blocks_, nodes_, published_, rows_, inlined_, staging_, mailboxes_, reach_, pairs_, bytes_;
 };
 
-}  // namespace distx::detail::shared_memory
+}  // namespace distx::inline DISTX_ABI::detail::shared_memory

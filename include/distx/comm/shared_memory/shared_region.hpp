@@ -14,7 +14,7 @@
 #include "distx/core/detail/revocation_reason.hpp"
 #include "distx/core/detail/wait.hpp"
 
-namespace distx::detail::shared_memory {
+namespace distx::inline DISTX_ABI::detail::shared_memory {
 
 /// Identifies a region; sent from rank to rank as bytes.
 struct RegionToken {
@@ -424,4 +424,4 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   const detail::Parking& parking_;
 };
 
-}  // namespace distx::detail::shared_memory
+}  // namespace distx::inline DISTX_ABI::detail::shared_memory

@@ -8,7 +8,7 @@
 #include "distx/connect/failure_channel.hpp"
 #include "distx/core/deadline.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 namespace control {
 
@@ -56,8 +56,4 @@ class ControlConnector {
   std::shared_ptr<control::ControlGroup> group_;
 };
 
-}  // namespace distx::detail
-
-#ifndef DISTX_COMPILED
-#include "distx/connect/control/connector_calls.hpp"
-#endif
+}  // namespace distx::inline DISTX_ABI::detail

@@ -7,7 +7,9 @@
 #include <string_view>
 #include <utility>
 
-namespace distx::detail::control {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::detail::control {
 
 /// The kinds of frames; a frame is 4 bytes of length, 1 byte of kind, and the rest, all numbers little-endian.
 enum class FrameKind : std::uint8_t {
@@ -123,4 +125,4 @@ struct ParsedFrame {
   return {std::move(frame), false};
 }
 
-}  // namespace distx::detail::control
+}  // namespace distx::inline DISTX_ABI::detail::control

@@ -7,7 +7,7 @@
 #include "distx/core/detail/known_failures.hpp"
 #include "distx/core/detail/made_here.hpp"
 
-namespace distx::detail::control {
+namespace distx::inline DISTX_ABI::detail::control {
 
 /// A rank's way to the root, and what it has received. The groups after `shrink` and `grow` take it over.
 class ControlTransport {
@@ -196,4 +196,4 @@ class ControlGroup final : public FailureChannel {
   bool passed_on_ = false;  ///< the group after this one leaves
 };
 
-}  // namespace distx::detail::control
+}  // namespace distx::inline DISTX_ABI::detail::control

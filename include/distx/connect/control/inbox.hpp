@@ -7,7 +7,7 @@
 #include "distx/connect/control/messages.hpp"
 #include "distx/connect/detail/local_failure_channel.hpp"
 
-namespace distx::detail::control {
+namespace distx::inline DISTX_ABI::detail::control {
 
 /// Waits until `ready()`; returns false at the end of the wait; the largest time point stands for none.
 template <class Ready>
@@ -136,4 +136,4 @@ class Inbox final : public RankChannel {
   LocalFailureChannel board_;
 };
 
-}  // namespace distx::detail::control
+}  // namespace distx::inline DISTX_ABI::detail::control

@@ -10,7 +10,7 @@
 #include "distx/posix/process.hpp"
 
 // The messages between the ranks of a connector.
-namespace distx::detail::control {
+namespace distx::inline DISTX_ABI::detail::control {
 
 using posix::Process;
 
@@ -175,4 +175,4 @@ inline void check_rank(int rank, int size, std::string_view backend) {
 }
 /// @}
 
-}  // namespace distx::detail::control
+}  // namespace distx::inline DISTX_ABI::detail::control

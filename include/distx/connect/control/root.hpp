@@ -10,7 +10,7 @@
 #include "distx/core/detail/early_warning.hpp"
 #include "distx/core/detail/revocation_reason.hpp"
 
-namespace distx::detail::control {
+namespace distx::inline DISTX_ABI::detail::control {
 
 /// A rank, as the root knows it.
 struct RankRecord {
@@ -316,4 +316,4 @@ class ControlRoot {
   std::optional<EarlyWarning> warning_{};  ///< of the wait that all ranks are in; set by a transport with a clock
 };
 
-}  // namespace distx::detail::control
+}  // namespace distx::inline DISTX_ABI::detail::control

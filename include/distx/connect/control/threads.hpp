@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/connect/control/group.hpp"
 
-namespace distx::detail::control {
+namespace distx::inline DISTX_ABI::detail::control {
 
 /// The root of ranks that are threads of this process. Each thread uses it itself.
 class ThreadRoot final : ControlRoot {
@@ -69,4 +69,4 @@ class ThreadTransport final : public ControlTransport {
   std::shared_ptr<ThreadRoot> root_;
 };
 
-}  // namespace distx::detail::control
+}  // namespace distx::inline DISTX_ABI::detail::control

@@ -9,7 +9,7 @@
 
 #include "distx/connect/detail/variables.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The source of variables: distx-run, distx-ranks or a user; torchrun or others that set PyTorch's; mpirun or mpiexec;
 /// a launcher with PMIx; srun.
@@ -140,4 +140,4 @@ inline void check_other_launchers(const AnnouncedRanks& chosen) {
   }
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

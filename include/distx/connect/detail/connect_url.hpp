@@ -7,7 +7,7 @@
 
 #include "distx/connect/detail/variables.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// A URL that says how the ranks of a program find each other: scheme://authority/path?parameter=value&…
 class ConnectUrl {
@@ -114,4 +114,4 @@ class ConnectUrl {
   std::map<std::string, std::string> parameters_;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/connect/connector.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Borrows a connector of any type, so that a function that takes one is compiled once.
 class ConnectorRef : public ErasedConnector {
@@ -13,4 +13,4 @@ class ConnectorRef : public ErasedConnector {
       : ErasedConnector(std::make_shared<ConnectorModel<C&>>(connector)) {}
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -5,7 +5,7 @@
 
 #include "distx/connect/failure_channel.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The failure channel of ranks in one process.
 class LocalFailureChannel final : public FailureChannel {
@@ -31,4 +31,4 @@ class LocalFailureChannel final : public FailureChannel {
   bool lost_ = false;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
-namespace distx::detail {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::detail {
 
 /// Returns such as `rank 1`, `ranks 1, 2 and 4`, `ranks 1, 2, … (90 ranks)`.
 [[nodiscard]] inline std::string listed(const std::vector<int>& ranks) {
@@ -23,4 +25,4 @@ namespace distx::detail {
   return listed(ranks) + " of " + std::to_string(size);
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/connect/self.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The failure channels of the inner and the outer ranks as one.
 ///
@@ -102,4 +102,4 @@ class ProductConnector {
   int root_rank_;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -9,7 +9,7 @@
 
 #include "distx/core/error.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Returns the value of an environment variable, empty if it is not set.
 [[nodiscard]] inline std::string variable(const char* name) {
@@ -100,4 +100,4 @@ class Variables {
   return true;
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

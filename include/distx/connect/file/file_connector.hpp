@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <filesystem>
 #include <memory>
 
+#include "distx/connect/connector.hpp"
 #include "distx/connect/control/connector.hpp"
-#include "distx/connect/file/detail/file_transport.hpp"
-#include "distx/connect/file/detail/rendezvous.hpp"
-#include "distx/connect/self.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// Options of a FileConnector.
 struct FileConnectorOptions {
@@ -36,18 +35,14 @@ class FileConnector : public detail::ControlConnector {
   /// @throws ConnectError if the rank or the size is invalid, the ranks' sizes differ, two processes have one rank,
   ///         another job uses the folder, or the folder cannot be used or is open to other users
   /// @throws TimeoutError naming the missing ranks; RankFailure if a rank's process exits
-  FileConnector(const std::filesystem::path& folder, int rank, int size, const FileConnectorOptions& options = {})
-      : FileConnector({checked(rank, size), detail::file::Rendezvous(folder, rank, size, options.deadline).meet()},
-                      options) {}
+  FileConnector(const std::filesystem::path& folder, int rank, int size, const FileConnectorOptions& options = {});
   /// Joins the job that runs in `folder`, once its ranks call `grow`. Blocks until then.
   ///
   /// The new ranks follow those of the job, in any order.
   /// @throws ConnectError if the job ends, or does not admit this process before the deadline
   /// @throws RankFailure if rank 0 exits while it admits this process
   [[nodiscard]] static FileConnector join(const std::filesystem::path& folder,
-                                          const FileConnectorOptions& options = {}) {
-    return {detail::file::JoinRequest(folder, options.deadline).join(), options};
-  }
+                                          const FileConnectorOptions& options = {});
   FileConnector(FileConnector&&) noexcept = default;
   FileConnector& operator=(FileConnector&&) noexcept = default;
 
@@ -60,15 +55,8 @@ class FileConnector : public detail::ControlConnector {
  private:
   explicit FileConnector(std::shared_ptr<detail::control::ControlGroup> group) noexcept
       : ControlConnector(std::move(group)) {}
-  FileConnector(detail::file::JoinedRank joined, const FileConnectorOptions& options)
-      : FileConnector(detail::file::group_of(std::move(joined), options.deadline)) {}
-
-  static int checked(int rank, int size) {
-    detail::control::check_rank(rank, size, "file");
-    return rank;
-  }
 };
 
 static_assert(Connector<FileConnector> && HasFailureChannel<FileConnector>);
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -5,9 +5,10 @@
 #include <string>
 
 #include "distx/connect/detail/variables.hpp"
+#include "distx/connect/tcp/detail/start_group.hpp"
 #include "distx/connect/tcp/tcp_connector.hpp"
 
-namespace distx::detail::tcp {
+namespace distx::inline DISTX_ABI::detail::tcp {
 
 /// A place where rank 0 publishes its address for the others, such as a launcher's store of keys and values.
 ///
@@ -53,4 +54,4 @@ struct AddressStore {
   return TcpConnector(serve(terms, std::move(listener), deadline));
 }
 
-}  // namespace distx::detail::tcp
+}  // namespace distx::inline DISTX_ABI::detail::tcp

@@ -1,97 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/connect/connect.hpp"
 #include "distx/connect/detail/announced_ranks.hpp"
-#include "distx/connect/detail/connect_url.hpp"
-#include "distx/connect/tcp/detail/slurm_hosts.hpp"
-#include "distx/connect/tcp/detail/start_by_store.hpp"
-#include "distx/connect/tcp/tcp_connector.hpp"
+#include "distx/connect/tcp/detail/connect.hpp"
 
-namespace distx::detail::tcp {
-
-/// Splits `host:port` or `[host]:port`; the host is empty if the port is missing.
-[[nodiscard]] inline Endpoint endpoint_from(std::string_view text) {
-  const auto colon = text.rfind(':');
-  if (colon == std::string_view::npos) return {};
-  auto host = text.substr(0, colon);
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  const auto port = parse_int(text.substr(colon + 1));
-  return {std::string(host), port.value_or(0)};
-}
-
-/// Joins the ranks of a URL: tcp://host:port?rank=0&size=4.
-///
-/// In a Job of Kubernetes with completion mode Indexed, the completion index stands for the rank.
-[[nodiscard]] inline AnyConnector connect_by_url(const ConnectUrl& url) {
-  url.allow_parameters({"rank", "size", "bind", "timeout"});
-  if (!url.path().empty() && url.path() != "/") url.refuse("unexpected path '" + url.path() + "'");
-  const Endpoint endpoint = endpoint_from(url.authority());
-  if (endpoint.host.empty() || endpoint.port < 1 || endpoint.port > 65535)
-    url.refuse("'" + url.authority() + "' is not host:port with a port in [1, 65535]");
-  TcpConnectorOptions options;
-  options.bind = url.parameter("bind");
-  if (const auto seconds = url.number("timeout", 0, 1 << 30)) options.deadline = std::chrono::seconds(seconds->value);
-  if (url.joins_running_job()) return TcpConnector::join(endpoint.host, endpoint.port, options);
-  const auto size = url.number_or_variable("size", "DISTX_SIZE", 1, control::most_ranks);
-  const bool is_indexed = variable("DISTX_RANK").empty() && !variable("JOB_COMPLETION_INDEX").empty();
-  const auto rank = url.number_or_variable("rank", is_indexed ? "JOB_COMPLETION_INDEX" : "DISTX_RANK", 0,
-                                           control::most_ranks - 1, rank_announced_for(size.value));
-  Variables("tcp").check_rank(rank, size);
-  return TcpConnector(endpoint.host, endpoint.port, rank.value, size.value, options);
-}
-
-/// Joins the ranks that torchrun, or anything that sets its variables, has started.
-[[nodiscard]] inline AnyConnector connect_by_variables() {
-  const Variables variables("env");
-  const auto size = variables.number("WORLD_SIZE", 1, control::most_ranks);
-  if (size.value == 1 && variable("RANK").empty()) return SelfConnector();
-  // A job script may export everything but the rank, which differs.
-  const auto announced = variable("RANK").empty() ? rank_announced_for(size.value) : std::nullopt;
-  const auto rank = announced ? *announced : variables.number("RANK", 0, control::most_ranks - 1);
-  variables.check_rank(rank, size);
-  const auto local_size = variables.number_if_set("LOCAL_WORLD_SIZE", 1, control::most_ranks);
-  const auto local_rank = variables.number_if_set("LOCAL_RANK", 0, control::most_ranks - 1);
-  if (local_size && local_size->value > size.value)
-    variables.refuse(local_size->source + " contradicts " + size.source + ": a host has at most all ranks");
-  if (local_size && local_rank) variables.check_rank(*local_rank, *local_size);
-  if (size.value == 1) return SelfConnector();
-  const Endpoint endpoint{variables.text("MASTER_ADDR"), variables.number("MASTER_PORT", 1, 65535).value};
-  const auto agent = variable("TORCHELASTIC_USE_AGENT_STORE");
-  if (agent != "True" && agent != "true" && agent != "1")
-    return TcpConnector(endpoint.host, endpoint.port, rank.value, size.value);
-  // A restart of the ranks finds the same store, with the keys of those before it.
-  const auto restart = variables.number_if_set("TORCHELASTIC_RESTART_COUNT", 0, 1 << 30);
-  const auto prefix =
-      "distx/" + variable("TORCHELASTIC_RUN_ID") + "/" + std::to_string(restart ? restart->value : 0) + "/";
-  return start_by_store({endpoint, prefix, local_size && local_size->value == size.value},
-                        {rank.value, size.value, default_deadline, {}});
-}
-
-/// Joins the ranks of a job step that srun has started.
-[[nodiscard]] inline AnyConnector connect_in_slurm() {
-  const Variables variables("slurm");
-  const auto size = variables.number(slurm_size_variable(), 1, control::most_ranks);
-  const auto rank = variables.number("SLURM_PROCID", 0, control::most_ranks - 1);
-  variables.check_rank(rank, size);
-  if (const auto local = variables.number_if_set("SLURM_LOCALID", 0, control::most_ranks - 1))
-    variables.check_rank(*local, size);
-  if (size.value == 1) return SelfConnector();
-  const auto list = variables.text("SLURM_STEP_NODELIST");
-  auto host = first_slurm_host(list);
-  if (!host) variables.refuse("invalid SLURM_STEP_NODELIST '" + list + "': must be a list such as node[01-03,7]");
-  const auto hosts = variables.number_if_set("SLURM_STEP_NUM_NODES", 1, control::most_ranks);
-  if (hosts && hosts->value == 1) host = "127.0.0.1";
-  const auto job = variables.id("SLURM_JOB_ID");
-  const auto step = variable("SLURM_STEP_ID").empty() ? 0 : variables.id("SLURM_STEP_ID");
-  return TcpConnector(*host, slurm_port(job, step), rank.value, size.value);
-}
+namespace distx::inline DISTX_ABI::detail::tcp {
 
 inline const Launcher launcher{
     .name = "tcp",
     .started_by_it = [] { return false; },  // only its URL selects it
     .connect = [](int&, char**&) -> AnyConnector { return SelfConnector(); },
     .last = true,
-    .connect_to = [](const ConnectUrl& url) -> AnyConnector { return connect_by_url(url); },
+    .connect_to = connect_by_url,
 };
 /// torchrun may itself have been started by srun, whose variables are then set as well; a folder takes precedence.
 inline const Launcher torchrun_launcher{
@@ -101,7 +20,7 @@ inline const Launcher torchrun_launcher{
           return variable("DISTX_FILE").empty() && !variable("TORCHELASTIC_RUN_ID").empty() &&
                  !variable("WORLD_SIZE").empty();
         },
-    .connect = [](int&, char**&) -> AnyConnector { return connect_by_variables(); },
+    .connect = [](int&, char**&) { return connect_by_variables(); },
     .by_name = true,
     .reason = [] { return std::string("TORCHELASTIC_RUN_ID is set"); },
 };
@@ -114,14 +33,14 @@ inline const Launcher slurm_launcher{
           return !by_mpirun && is_slurm_task() && !variable("SLURM_PROCID").empty() &&
                  !variable("SLURM_STEP_NODELIST").empty();
         },
-    .connect = [](int&, char**&) -> AnyConnector { return connect_in_slurm(); },
+    .connect = [](int&, char**&) { return connect_in_slurm(); },
     .last = true,
     .reason = [] { return std::string("SLURM_PROCID and SLURM_STEP_NODELIST are set"); },
 };
 inline const Launcher env_launcher{
     .name = "env",
     .started_by_it = [] { return !variable("WORLD_SIZE").empty(); },
-    .connect = [](int&, char**&) -> AnyConnector { return connect_by_variables(); },
+    .connect = [](int&, char**&) { return connect_by_variables(); },
     .last = true,
     .reason = [] { return std::string("WORLD_SIZE is set"); },
 };
@@ -130,4 +49,4 @@ inline const Launcher env_launcher{
 inline const bool launchers_are_registered = register_launcher(torchrun_launcher) && register_launcher(env_launcher) &&
                                              register_launcher(slurm_launcher) && register_launcher(launcher);
 
-}  // namespace distx::detail::tcp
+}  // namespace distx::inline DISTX_ABI::detail::tcp

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/connect/control/connector.hpp"
-#include "distx/connect/self.hpp"
-#include "distx/connect/tcp/detail/start_group.hpp"
+#include <memory>
+#include <string>
 
-namespace distx {
+#include "distx/connect/connector.hpp"
+#include "distx/connect/control/connector.hpp"
+
+namespace distx::inline DISTX_ABI {
 
 /// Options of a TcpConnector.
 struct TcpConnectorOptions {
@@ -40,9 +42,7 @@ class TcpConnector : public detail::ControlConnector {
   /// @throws ConnectError if an argument is invalid, the ranks' sizes or tokens differ, two processes have one rank,
   ///         the port is in use, or the address is not a loopback address and no token is set
   /// @throws TimeoutError naming the missing ranks; RankFailure if a rank's process exits
-  TcpConnector(const std::string& host, int port, int rank, int size, const TcpConnectorOptions& options = {})
-      : TcpConnector(
-            detail::tcp::start_group({host, port}, options.bind, {rank, size, options.deadline, options.token})) {}
+  TcpConnector(const std::string& host, int port, int rank, int size, const TcpConnectorOptions& options = {});
   /// For launchers, which make the group.
   explicit TcpConnector(std::shared_ptr<detail::control::ControlGroup> group) noexcept
       : ControlConnector(std::move(group)) {}
@@ -51,10 +51,7 @@ class TcpConnector : public detail::ControlConnector {
   /// The new ranks follow those of the job, in the order in which they have connected.
   /// @throws ConnectError if the token is another one, the job ends, or it does not admit this process before the
   ///         deadline
-  [[nodiscard]] static TcpConnector join(const std::string& host, int port, const TcpConnectorOptions& options) {
-    return TcpConnector(
-        detail::tcp::join_running({host, port}, {.deadline = options.deadline, .token = options.token}));
-  }
+  [[nodiscard]] static TcpConnector join(const std::string& host, int port, const TcpConnectorOptions& options);
   TcpConnector(TcpConnector&&) noexcept = default;
   TcpConnector& operator=(TcpConnector&&) noexcept = default;
 
@@ -69,4 +66,4 @@ class TcpConnector : public detail::ControlConnector {
 
 static_assert(Connector<TcpConnector> && HasFailureChannel<TcpConnector>);
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

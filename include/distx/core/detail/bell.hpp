@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <mutex>
 
-namespace distx::detail {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::detail {
 
 /// Puts threads to sleep on a word until another thread has changed it and wakes them.
 struct Parking {
@@ -79,4 +81,4 @@ struct alignas(64) Gate {
   [[nodiscard]] bool is_open(std::uint64_t now) const noexcept { return step.load(std::memory_order_acquire) >= now; }
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

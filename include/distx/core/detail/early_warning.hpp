@@ -10,7 +10,7 @@
 #include "distx/core/deadline.hpp"
 #include "distx/core/error.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Writes a line to stderr, once, if DISTX_LOG=info and a wait has lasted for a quarter of its deadline, or a minute.
 ///
@@ -53,4 +53,4 @@ class EarlyWarning {
   std::optional<clock::time_point> due_{};  ///< the latest if there is nothing to write anymore
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

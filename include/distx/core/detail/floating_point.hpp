@@ -6,6 +6,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "distx/core/version.hpp"
+
 // docs/compiler_flags.md lists what such flags break. Newer clangs attach the promise that nothing is infinite or NaN
 // to arguments and results of functions, so that tests of bits are removed as well.
 #if defined(__clang_major__) && __clang_major__ >= 17 && __FINITE_MATH_ONLY__ != 0
@@ -18,7 +20,7 @@
 DISTX_ACCEPT_FAST_MATH to accept what docs/compiler_flags.md lists
 #endif
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The unsigned integer of the size of T.
 template <std::floating_point T>
@@ -49,4 +51,4 @@ template <std::floating_point T>
   return std::bit_cast<std::uint64_t>(smallest * 0.5) != 0;
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace distx::detail {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::detail {
 
 /// Returns the 64-bit FNV-1a hash of a range of unsigned or character values; it is not a cryptographic hash.
 ///
@@ -16,4 +18,4 @@ constexpr std::uint64_t fnv1a(const Range& values) noexcept {
   return hash;
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

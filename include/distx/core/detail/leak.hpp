@@ -3,7 +3,9 @@
 #include <new>
 #include <utility>
 
-namespace distx::detail {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::detail {
 
 /// Never frees its contents: for memory that a vendor's library may access until the process exits.
 template <class T>
@@ -11,4 +13,4 @@ void leak(T value) noexcept {
   static_cast<void>(new (std::nothrow) T(std::move(value)));
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

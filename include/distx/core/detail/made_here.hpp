@@ -13,7 +13,7 @@
 
 // A process that is forked has copies of its parent's objects, but none of the parent's threads; the connections, files
 // and shared memory of the objects remain the parent's. fork raises a counter, so no call asks the system.
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The forks between the first process of the program and this one.
 inline constinit std::atomic<unsigned> forks{0};
@@ -62,4 +62,4 @@ template <class T, class... Arguments>
   return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...), DeleteHere{});
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -10,7 +10,7 @@
 #include "distx/core/detail/unknown_exception.hpp"
 #include "distx/core/error.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Why a communicator was revoked.
 ///
@@ -94,4 +94,4 @@ struct RevocationReason {
   }
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -4,7 +4,7 @@
 
 #include "distx/core/detail/revocation_reason.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Returns what `f` returns. If it throws, calls `revoke(reason)` with its RevocationReason first, so that the other
 /// ranks are notified before this rank's caller frees memory that they may still read.
@@ -18,4 +18,4 @@ decltype(auto) revoke_on_exception(F&& f, Revoke&& revoke) {
   }
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

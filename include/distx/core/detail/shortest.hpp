@@ -3,7 +3,9 @@
 #include <charconv>
 #include <string>
 
-namespace distx::detail {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::detail {
 
 /// Returns the fewest digits that distinguish a number from every other one.
 inline std::string shortest(double number) {
@@ -11,4 +13,4 @@ inline std::string shortest(double number) {
   return {text, std::to_chars(text, text + sizeof text, number).ptr};
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

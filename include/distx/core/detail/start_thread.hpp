@@ -6,7 +6,7 @@
 
 #include "distx/core/error.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Starts a thread that runs `f`.
 /// @throws BackendError if the system cannot start one
@@ -21,4 +21,4 @@ template <class F>
   }
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

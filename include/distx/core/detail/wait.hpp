@@ -13,7 +13,7 @@
 #include "distx/core/deadline.hpp"
 #include "distx/core/detail/bell.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The result of a wait.
 enum class WaitEnd { ready, stopped, expired };
@@ -196,4 +196,4 @@ void run_in_time(const Timeout& limit, F f) noexcept {
   }
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

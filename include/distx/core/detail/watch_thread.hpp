@@ -13,7 +13,7 @@
 #include "distx/core/detail/made_here.hpp"
 #include "distx/core/detail/start_thread.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// A thread that calls functions at an interval while one of them says that anything is in flight, and sleeps
 /// otherwise.
@@ -93,4 +93,4 @@ class WatchThread {
   std::jthread thread_;  // last: it uses the others
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

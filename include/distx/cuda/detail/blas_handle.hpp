@@ -8,7 +8,7 @@
 #include "distx/cuda/device.hpp"
 #include "distx/cuda/stream.hpp"
 
-namespace distx::cuda::detail {
+namespace distx::inline DISTX_ABI::cuda::detail {
 
 /// @throws MemoryError if cuBLAS is out of memory, else BackendError with its code and message, unless it is success
 inline void check(cublasStatus_t code, const char* routine) {
@@ -59,4 +59,4 @@ using unique_blas = unique_handle<blas_traits>;
   return handle;
 }
 
-}  // namespace distx::cuda::detail
+}  // namespace distx::inline DISTX_ABI::cuda::detail

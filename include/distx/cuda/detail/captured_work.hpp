@@ -6,7 +6,7 @@
 #include "distx/cuda/space.hpp"
 #include "distx/memory/detail/captured_work.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace cuda::detail {
 
@@ -88,4 +88,4 @@ class CapturedWork<Cuda> {
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

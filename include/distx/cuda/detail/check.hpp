@@ -7,7 +7,7 @@
 #include "distx/core/error.hpp"
 
 // Converts the CUDA runtime's return codes to distx errors.
-namespace distx::cuda::detail {
+namespace distx::inline DISTX_ABI::cuda::detail {
 
 /// Returns whether a code means that the process has no usable GPU, rather than that a call failed.
 [[nodiscard]] constexpr bool means_no_gpu(cudaError_t code) noexcept {
@@ -37,4 +37,4 @@ inline void check(cudaError_t code, const char* routine, const ErrorContext& con
     fail(code, routine, context);
 }
 
-}  // namespace distx::cuda::detail
+}  // namespace distx::inline DISTX_ABI::cuda::detail

@@ -7,7 +7,7 @@
 
 // Stream-ordered copies. Copies between GPU and host are asynchronous for page-locked host memory; with other host
 // memory, CUDA may block the host or copy by way of CUDA's staging buffers.
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace cuda::detail {
 
@@ -63,4 +63,4 @@ void fill(CudaStreamRef stream, Span<T, Cuda> to, std::type_identity_t<T> value)
         "cudaMemsetAsync");
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

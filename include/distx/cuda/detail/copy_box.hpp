@@ -4,7 +4,7 @@
 #include "distx/tensor/detail/box_runs.hpp"
 
 // Stream-ordered copies of parts of tensors within a GPU's memory.
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace cuda::detail {
 
@@ -46,4 +46,4 @@ inline void copy_box(CudaStreamRef stream, std::byte* to, const Box& to_whole, c
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -5,7 +5,7 @@
 #include "distx/core/unique_handle.hpp"
 
 // Owners of CUDA's handles. Closing one never throws: a handle that cannot be closed was lost with its device.
-namespace distx::cuda::detail {
+namespace distx::inline DISTX_ABI::cuda::detail {
 
 struct stream_traits {
   using handle_type = cudaStream_t;
@@ -57,4 +57,4 @@ using unique_event = unique_handle<event_traits>;
 using unique_pinned = unique_handle<pinned_traits>;
 using unique_device_memory = unique_handle<device_memory_traits>;
 
-}  // namespace distx::cuda::detail
+}  // namespace distx::inline DISTX_ABI::cuda::detail

@@ -10,7 +10,7 @@
 
 // How code of any compiler reaches the kernels, which only nvcc compiles: by pointers that <distx/cuda_kernels.cuh>
 // sets before main.
-namespace distx::cuda::detail {
+namespace distx::inline DISTX_ABI::cuda::detail {
 
 using distx::detail::ClipFactor;
 
@@ -78,4 +78,4 @@ template <class Kernel>
   return slot;
 }
 
-}  // namespace distx::cuda::detail
+}  // namespace distx::inline DISTX_ABI::cuda::detail

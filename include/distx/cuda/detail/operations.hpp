@@ -13,7 +13,7 @@
 // The operations of memory/operations.hpp on a GPU's memory. Each is enqueued on a stream of the current GPU and throws
 // InvalidArgument if lengths differ. All but fills with equal bytes need <distx/cuda_kernels.cuh> in a file of the
 // program, and throw InvalidState without it.
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace cuda::detail {
 
@@ -97,4 +97,4 @@ template <cuda::detail::Floating T>
   return cuda::detail::read(stream, Span<const double, Cuda>(total, 1));
 }
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

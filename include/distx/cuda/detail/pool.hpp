@@ -9,7 +9,7 @@
 #include "distx/core/detail/wait.hpp"
 #include "distx/cuda/device.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace cuda::detail {
 
@@ -93,4 +93,4 @@ inline void reclaim_memory() {
 
 }  // namespace cuda::detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -8,7 +8,7 @@
 
 // Copies of parts of tensors, whose runs may be as short as one element: each thread copies several words of runs at a
 // time. Words are as wide as the alignment of all runs allows.
-namespace distx::cuda::detail {
+namespace distx::inline DISTX_ABI::cuda::detail {
 
 /// Divides by a number that the host knows: dividends of 32 bits by a product.
 template <class Index>
@@ -121,4 +121,4 @@ inline void enqueue_copy_runs(CudaStreamRef stream, std::byte* to, const std::by
 
 [[maybe_unused]] inline const bool has_copy_runs = (copy_runs_kernel = enqueue_copy_runs, true);
 
-}  // namespace distx::cuda::detail
+}  // namespace distx::inline DISTX_ABI::cuda::detail

@@ -7,7 +7,7 @@
 
 // Conversions of reduced-precision types by the GPU's instructions. Numbers have the bits of the host's conversions; a
 // NaN stays a NaN, but not its payload.
-namespace distx::cuda::detail {
+namespace distx::inline DISTX_ABI::cuda::detail {
 
 /// Returns the value in its accumulator's type; of an 8-bit float, as float. Exact.
 template <class T>
@@ -39,4 +39,4 @@ template <class T, class From>
     return static_cast<T>(value);
 }
 
-}  // namespace distx::cuda::detail
+}  // namespace distx::inline DISTX_ABI::cuda::detail

@@ -6,7 +6,7 @@
 #include "distx/tensor/ops/arithmetic.hpp"
 
 // Maps of tensors by functions of elements.
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace cuda::detail {
 
@@ -54,4 +54,4 @@ bool register_functions() noexcept {
 
 }  // namespace cuda::detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -8,7 +8,7 @@
 #include "distx/cuda/kernels/launch.cuh"
 
 // The kernel of all operations that work element by element on arrays of one length.
-namespace distx::cuda::detail {
+namespace distx::inline DISTX_ABI::cuda::detail {
 
 /// Calls f(0), f(1), …, f(Count - 1) without a loop, so that arrays indexed by the argument stay in registers.
 template <int Count, class F>
@@ -189,7 +189,7 @@ __device__ void one_tile(const Body& body, bool whole, std::ptrdiff_t first, std
 }
 
 /// Elements of a tile: each thread of a block has one vector. Two vectors per thread, loops over tiles and streaming
-/// loads and stores are slower, see docs/benchmarks.md.
+/// loads and stores are slower, see docs/benchmarks_gpu.md.
 template <int Width>
 inline constexpr std::size_t tile_elements = std::size_t{Width} * block_threads;
 
@@ -236,4 +236,4 @@ void for_each_element(CudaStreamRef stream, const Body& body, std::size_t count,
   by.template operator()<true>();
 }
 
-}  // namespace distx::cuda::detail
+}  // namespace distx::inline DISTX_ABI::cuda::detail

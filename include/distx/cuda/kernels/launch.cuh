@@ -9,7 +9,7 @@
 #include "distx/cuda/device.hpp"
 #include "distx/cuda/stream.hpp"
 
-namespace distx::cuda {
+namespace distx::inline DISTX_ABI::cuda {
 
 /// Threads in each block of distx's kernels: a multiple of a warp.
 inline constexpr unsigned block_threads = 256;
@@ -82,4 +82,4 @@ __device__ unsigned piece_of(const Table& table, unsigned tile) {
 
 }  // namespace detail
 
-}  // namespace distx::cuda
+}  // namespace distx::inline DISTX_ABI::cuda

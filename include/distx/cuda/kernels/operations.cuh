@@ -6,7 +6,7 @@
 #include "distx/cuda/kernels/typed.cuh"
 
 // The elementwise operations of cuda/detail/operations.hpp: the host's arithmetic.
-namespace distx::cuda::detail {
+namespace distx::inline DISTX_ABI::cuda::detail {
 
 template <class T>
 struct FillBody {
@@ -88,4 +88,4 @@ inline void enqueue_mix(CudaStreamRef stream, Kernels::Out to, Kernels::In from,
   });
 }
 
-}  // namespace distx::cuda::detail
+}  // namespace distx::inline DISTX_ABI::cuda::detail

@@ -6,7 +6,7 @@
 #include "distx/cuda/kernels/elementwise.cuh"
 
 // Many copies by one kernel: CUDA's own copies take as long to start as a kernel each.
-namespace distx::cuda::detail {
+namespace distx::inline DISTX_ABI::cuda::detail {
 
 /// The copies of one launch, and the first tile of each.
 struct CopyTable {
@@ -80,4 +80,4 @@ inline void enqueue_copy_pieces(CudaStreamRef stream, std::span<const distx::det
 
 [[maybe_unused]] inline const bool has_copy_pieces = (copy_pieces_kernel = enqueue_copy_pieces, true);
 
-}  // namespace distx::cuda::detail
+}  // namespace distx::inline DISTX_ABI::cuda::detail

@@ -11,7 +11,7 @@
 
 // Reductions: within a warp by shuffles, within a block by shared memory, then among blocks by atomics on integers,
 // whose order does not matter, or in a fixed order.
-namespace distx::cuda::detail {
+namespace distx::inline DISTX_ABI::cuda::detail {
 
 using Bits = unsigned long long;  // the type that 64-bit atomics take
 
@@ -280,4 +280,4 @@ inline void enqueue_sum_of_squares(CudaStreamRef stream, Kernels::In values, dou
   enqueue<&add_up_kernel>(stream, 1, 32, partial, blocks * warps, total);
 }
 
-}  // namespace distx::cuda::detail
+}  // namespace distx::inline DISTX_ABI::cuda::detail

@@ -3,7 +3,9 @@
 #include <cmath>
 #include <concepts>
 
-namespace distx::cuda::detail {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::cuda::detail {
 
 /// A number each of whose operations rounds to nearest by itself, whatever nvcc's flags.
 ///
@@ -49,4 +51,4 @@ class Rounded {
   T value_;
 };
 
-}  // namespace distx::cuda::detail
+}  // namespace distx::inline DISTX_ABI::cuda::detail

@@ -3,7 +3,7 @@
 #include "distx/cuda/device_step.hpp"
 #include "distx/cuda/kernels/launch.cuh"
 
-namespace distx::cuda::detail {
+namespace distx::inline DISTX_ABI::cuda::detail {
 
 /// Changes a step, and computes the optimizer's coefficients for the kernels that update with it: by one thread, once
 /// per change.
@@ -41,4 +41,4 @@ void enqueue_change_step(CudaStreamRef stream, StepMemory<Optimizer>* memory, St
   enqueue<&change_step_kernel<Optimizer>>(stream, 1, 32, memory, change, value, optimizer);
 }
 
-}  // namespace distx::cuda::detail
+}  // namespace distx::inline DISTX_ABI::cuda::detail

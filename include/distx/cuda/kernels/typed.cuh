@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/cuda/detail/kernels.hpp"
 
-namespace distx::cuda::detail {
+namespace distx::inline DISTX_ABI::cuda::detail {
 
 /// Calls f with a pointer to the span's elements as T, const if the span's are.
 template <class T, class Any, class F>
@@ -43,4 +43,4 @@ void with_fractional(Span<Any, Cuda> span, F&& f) {
   }
 }
 
-}  // namespace distx::cuda::detail
+}  // namespace distx::inline DISTX_ABI::cuda::detail

@@ -6,7 +6,7 @@
 #include "distx/cuda/kernels/operations.cuh"
 #include "distx/cuda/kernels/step.cuh"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace cuda::detail {
 
@@ -239,4 +239,4 @@ bool register_optimizer() noexcept {
 
 }  // namespace cuda
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -9,7 +9,9 @@
 #include <string_view>
 #include <system_error>
 
-namespace distx::detail {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::detail {
 
 /// Returns "name=value name=value …".
 template <std::size_t N>
@@ -37,4 +39,4 @@ template <std::size_t N>
   return rest.empty() ? std::optional(values) : std::nullopt;
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

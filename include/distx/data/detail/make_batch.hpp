@@ -12,7 +12,7 @@
 #include "distx/core/detail/unknown_exception.hpp"
 #include "distx/core/error.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 template <class Make>
 concept MakesBatches = std::invocable<const Make&, std::span<const std::size_t>>;
@@ -79,4 +79,4 @@ template <class Make>
   }
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

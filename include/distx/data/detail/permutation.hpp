@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace distx::detail {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::detail {
 
 /// Returns the numbers 0 to n - 1 in an order that depends on seed and epoch only, the same on every platform.
 ///
@@ -12,8 +14,4 @@ namespace distx::detail {
 /// distributions and of std::shuffle.
 [[nodiscard]] std::vector<std::size_t> permutation(std::size_t n, std::uint64_t seed, std::uint64_t epoch);
 
-}  // namespace distx::detail
-
-#ifndef DISTX_COMPILED
-#include "distx/data/detail/permutation_calls.hpp"
-#endif
+}  // namespace distx::inline DISTX_ABI::detail

@@ -14,7 +14,7 @@
 #include "distx/core/detail/start_thread.hpp"
 #include "distx/core/error.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Computes `make(0)`, `make(1)`, …, `make(count - 1)` on worker threads, ahead of the consumer, which takes them in
 /// order.
@@ -159,4 +159,4 @@ class Prefetcher {
   std::vector<std::jthread> workers_;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

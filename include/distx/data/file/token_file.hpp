@@ -16,7 +16,7 @@
 #include "distx/core/error.hpp"
 #include "distx/posix/mapping.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 /// A file of token ids, one after another with the low byte first, of which any part is read without copies.
 ///
@@ -127,4 +127,4 @@ class TokenFile {
   detail::posix::Mapping mapping_;
 };
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

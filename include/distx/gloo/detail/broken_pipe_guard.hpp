@@ -3,7 +3,9 @@
 #include <cerrno>
 #include <csignal>
 
-namespace distx::detail {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::detail {
 
 /// Keeps SIGPIPE from this thread, and from threads that it starts, while it exists: Gloo writes to connections that
 /// their other side may have closed, and the signal would end the process.
@@ -28,4 +30,4 @@ class BrokenPipeGuard {
   sigset_t pipe_, before_;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

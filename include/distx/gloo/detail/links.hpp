@@ -26,7 +26,7 @@
 #include "distx/core/detail/watch_thread.hpp"
 #include "distx/gloo/detail/broken_pipe_guard.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// A random number that only the two ranks of a connection know. A rank receives it first, which no stranger can send.
 using GlooNonce = std::array<std::uint32_t, 4>;
@@ -423,7 +423,4 @@ std::unique_ptr<GlooLinks> GlooLinks::split(const RankOf& part, const std::vecto
   return connected_links(context, deadline_, make, number_of, gather);
 }
 
-/// The backend over Gloo's TCP transport.
-using GlooBackend = MessageBackend<GlooLinks>;
-
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -4,7 +4,7 @@
 #include "distx/comm/detail/communicator_makers.hpp"
 #include "distx/gloo/communicator.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Makes communicators over Gloo for `best_communicator()` once this header is included.
 struct GlooMaker {
@@ -16,4 +16,4 @@ struct GlooMaker {
 
 GlooMaker maker_for(GlooTag);
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/core/span.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Work that was recorded while a stream of the memory space was captured, to be enqueued as a whole, again and again.
 /// Memory spaces whose streams can be captured specialize it.
@@ -14,4 +14,4 @@ class CapturedWork {
   [[nodiscard]] static bool capturing(typename Space::stream) noexcept { return false; }
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

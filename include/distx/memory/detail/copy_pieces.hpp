@@ -7,7 +7,7 @@
 #include "distx/core/span.hpp"
 #include "distx/memory/operations.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// One of many copies within a memory space.
 struct CopyPiece {
@@ -41,4 +41,4 @@ class PieceCopies {
   std::vector<CopyPiece> pieces_{};
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

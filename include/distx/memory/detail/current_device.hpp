@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/core/span.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The device of a memory space that was current on the thread that constructed this; nothing in host memory.
 template <MemorySpace Space>
@@ -15,4 +15,4 @@ struct CurrentDevice {
   };
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -7,7 +7,7 @@
 #include "distx/memory/buffer.hpp"
 #include "distx/memory/operations.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The type that owns a stream of a memory space, or stands for its default stream.
 template <MemorySpace Space>
@@ -58,4 +58,4 @@ class HostCopies {
   StagingBuffer<std::byte, Space> staging_;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

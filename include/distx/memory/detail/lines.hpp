@@ -5,7 +5,7 @@
 
 #include "distx/memory/buffer.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Rounds a number of bytes up to whole cache lines of 64 bytes.
 [[nodiscard]] constexpr std::size_t round_up_to_lines(std::size_t bytes) noexcept {
@@ -21,4 +21,4 @@ namespace distx::detail {
   return std::min(bytes, lines * static_cast<std::size_t>(part) / static_cast<std::size_t>(parts) * alignment_bytes);
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

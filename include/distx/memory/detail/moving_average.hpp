@@ -4,7 +4,7 @@
 
 #include "distx/memory/lanes.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// An exponential moving average: kept * average + (1 - kept) * value, computed in T.
 ///
@@ -61,4 +61,4 @@ struct MovingSum {
   }
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

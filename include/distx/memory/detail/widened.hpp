@@ -3,7 +3,7 @@
 #include "distx/memory/operations.hpp"
 
 // Conversion of floats of fewer than 32 bits for reductions in several steps, which accumulate in float.
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Calls `f` with a null pointer of the element type.
 /// @pre is_narrow_float(type)
@@ -35,4 +35,4 @@ inline void narrow(const float* from, Span<AnyElement> to) {
                     [&]<class T>(T*) { cast({}, Span(static_cast<T*>(to.data()), to.size()), Span(from, to.size())); });
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -8,7 +8,7 @@
 
 #include "distx/core/deadline.hpp"
 
-namespace distx::detail::mpi {
+namespace distx::inline DISTX_ABI::detail::mpi {
 
 /// The ranks that continue after a failure, in order, and the channel of their messages; see RankMap.
 struct Survivors {
@@ -159,4 +159,4 @@ class Agreement {
   std::optional<Survivors> proposal_{}, decision_{};
 };
 
-}  // namespace distx::detail::mpi
+}  // namespace distx::inline DISTX_ABI::detail::mpi

@@ -9,7 +9,7 @@
 #include "distx/mpi/detail/agreement.hpp"
 #include "distx/mpi/detail/control_messages.hpp"
 
-namespace distx::detail::mpi {
+namespace distx::inline DISTX_ABI::detail::mpi {
 
 /// The messages of agreements, on Control's communicator with a separate tag.
 ///
@@ -61,4 +61,4 @@ class AgreementMessages {
   std::map<std::uint64_t, std::deque<Received>> inbox_;
 };
 
-}  // namespace distx::detail::mpi
+}  // namespace distx::inline DISTX_ABI::detail::mpi

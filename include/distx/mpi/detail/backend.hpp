@@ -7,15 +7,15 @@
 #include <memory>
 #include <vector>
 
-#include "distx/comm/runtime/basic_communicator_calls.hpp"
-#include "distx/comm/runtime/known_calls.hpp"
+#include "distx/comm/runtime/basic_communicator_definitions.hpp"
+#include "distx/comm/runtime/first_uses.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
 #include "distx/mpi/detail/declaration.hpp"
 #include "distx/mpi/detail/messages.hpp"
 #include "distx/mpi/detail/queue.hpp"
 #include "distx/mpi/detail/transport.hpp"
 
-namespace distx::detail::mpi {
+namespace distx::inline DISTX_ABI::detail::mpi {
 
 /// The backend over MPI. See `detail::BasicCommunicator`.
 ///
@@ -417,11 +417,11 @@ class MpiBackend {
   std::optional<clock::time_point> patient_until_{};  ///< see `patience`
   std::uint64_t blocking_calls_ = 0;
   std::uint64_t started_calls_ = 0;
-  detail::KnownCalls known_calls_;
+  detail::FirstUses known_calls_;
   detail::OperationPool<AsyncCall> pool_;
   std::deque<AsyncCall*> exchanging_;
   std::vector<AsyncCall*> receiving_;  ///< in the order of their start
   detail::TaskRunner<State> tasks_;    // last: joined before anything that its tasks use is destroyed
 };
 
-}  // namespace distx::detail::mpi
+}  // namespace distx::inline DISTX_ABI::detail::mpi

@@ -9,7 +9,7 @@
 
 // Converts MPI's return codes to distx errors. Boost.MPI's check asserts before it throws, so calls that can fail use
 // MPI's C interface.
-namespace distx::detail::mpi {
+namespace distx::inline DISTX_ABI::detail::mpi {
 
 /// Returns MPI's description of an error code.
 [[nodiscard]] inline std::string words_of(int code) {
@@ -34,4 +34,4 @@ inline void check(int code, std::string_view routine, const ErrorContext& contex
     fail(code, routine, context);
 }
 
-}  // namespace distx::detail::mpi
+}  // namespace distx::inline DISTX_ABI::detail::mpi

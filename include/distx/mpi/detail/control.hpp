@@ -24,7 +24,7 @@
 #include "distx/mpi/detail/exit_notices.hpp"
 #include "distx/mpi/detail/handles.hpp"
 
-namespace distx::detail::mpi {
+namespace distx::inline DISTX_ABI::detail::mpi {
 
 /// Whether a communicator has been revoked, and why; the reason is written once, before the flag is set.
 struct Revocation {
@@ -232,4 +232,4 @@ class Control {
   detail::LocalFailureChannel notifications_;
 };
 
-}  // namespace distx::detail::mpi
+}  // namespace distx::inline DISTX_ABI::detail::mpi

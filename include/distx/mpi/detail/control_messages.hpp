@@ -10,7 +10,7 @@
 
 #include "distx/core/detail/leak.hpp"
 
-namespace distx::detail::mpi {
+namespace distx::inline DISTX_ABI::detail::mpi {
 
 /// Messages of one tag that any rank of a communicator may send to any other at any time. Does not block.
 ///
@@ -72,4 +72,4 @@ class ControlMessages {
   std::vector<std::byte> received_;
 };
 
-}  // namespace distx::detail::mpi
+}  // namespace distx::inline DISTX_ABI::detail::mpi

@@ -5,7 +5,7 @@
 #include "distx/mpi/detail/check.hpp"
 #include "distx/mpi/detail/handles.hpp"
 
-namespace distx::detail::mpi {
+namespace distx::inline DISTX_ABI::detail::mpi {
 
 /// The unit in which MPI counts: an element is `per_element` units, more than one if it is transferred as bytes.
 struct Unit {
@@ -93,4 +93,4 @@ template <class Any>
   return result;
 }
 
-}  // namespace distx::detail::mpi
+}  // namespace distx::inline DISTX_ABI::detail::mpi

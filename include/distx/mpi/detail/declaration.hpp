@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/comm/runtime/basic_communicator.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 namespace mpi {
 
@@ -14,4 +14,4 @@ class Session;
 template <>
 struct BackendTraits<mpi::MpiBackend> : HostBackend {};
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

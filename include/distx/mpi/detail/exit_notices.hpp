@@ -8,7 +8,7 @@
 
 #include "distx/core/error.hpp"
 
-namespace distx::detail::mpi {
+namespace distx::inline DISTX_ABI::detail::mpi {
 
 /// A collective: it is call number `number` of the blocking or the asynchronous ones, counted from 1. Number 0 is none.
 struct CallNumber {
@@ -49,4 +49,4 @@ class ExitNotices {
   std::array<std::atomic<std::uint64_t>, 2> least_{~std::uint64_t{0}, ~std::uint64_t{0}};
 };
 
-}  // namespace distx::detail::mpi
+}  // namespace distx::inline DISTX_ABI::detail::mpi

@@ -4,7 +4,7 @@
 
 #include "distx/core/unique_handle.hpp"
 
-namespace distx::detail::mpi {
+namespace distx::inline DISTX_ABI::detail::mpi {
 
 /// Returns whether MPI is initialized and not finalized; handles can be freed only then.
 [[nodiscard]] inline bool is_up() noexcept {
@@ -36,4 +36,4 @@ using unique_op = unique_handle<mpi_handle_traits<no_op, MPI_Op_free>>;
 using unique_datatype = unique_handle<mpi_handle_traits<no_datatype, MPI_Type_free>>;
 using unique_group = unique_handle<mpi_handle_traits<no_group, MPI_Group_free>>;
 
-}  // namespace distx::detail::mpi
+}  // namespace distx::inline DISTX_ABI::detail::mpi

@@ -15,7 +15,7 @@
 #include "distx/mpi/detail/datatypes.hpp"
 #include "distx/mpi/detail/world.hpp"
 
-namespace distx::detail::mpi {
+namespace distx::inline DISTX_ABI::detail::mpi {
 
 /// Operands in a form that MPI can reduce; `send` is MPI_IN_PLACE if they are in `receive`.
 struct Operands {
@@ -431,4 +431,4 @@ class Job {
   std::array<unique_datatype, distx::detail::element_type_count> user_types_;
 };
 
-}  // namespace distx::detail::mpi
+}  // namespace distx::inline DISTX_ABI::detail::mpi

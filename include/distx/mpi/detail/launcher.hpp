@@ -3,9 +3,9 @@
 #include "distx/connect/connect.hpp"
 #include "distx/mpi/connector.hpp"
 
-namespace distx::detail::mpi {
+namespace distx::inline DISTX_ABI::detail::mpi {
 
-/// A template because the compiled part of the library has it.
+/// A template because the compiled form has it.
 template <class C>
 AnyConnector connect_by_mpi(int& argc, char**& argv) {
   return C(argc, argv);
@@ -20,4 +20,4 @@ inline const Launcher launcher{
 
 inline const bool launcher_is_registered = register_launcher(launcher);
 
-}  // namespace distx::detail::mpi
+}  // namespace distx::inline DISTX_ABI::detail::mpi

@@ -4,7 +4,7 @@
 #include "distx/comm/detail/communicator_makers.hpp"
 #include "distx/mpi/communicator.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail::mpi {
 
@@ -32,4 +32,4 @@ mpi::MpiMaker maker_for(MpiTag);
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/mpi/detail/movement.hpp"
 
-namespace distx::detail::mpi {
+namespace distx::inline DISTX_ABI::detail::mpi {
 
 /// Passes a call to MPI. A message between two ranks is one MPI message if it is small, and two otherwise: see
 /// Job::send_message. Inlined, also in a debugger: a walk from the caller to MPI passes no frame for a choice.
@@ -36,4 +36,4 @@ namespace distx::detail::mpi {
   }
 }
 
-}  // namespace distx::detail::mpi
+}  // namespace distx::inline DISTX_ABI::detail::mpi

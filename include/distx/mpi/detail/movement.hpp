@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/mpi/detail/reductions.hpp"
 
-namespace distx::detail::mpi {
+namespace distx::inline DISTX_ABI::detail::mpi {
 
 /// Contiguous units that are sent to, or received from, one rank.
 template <class Pointer>
@@ -128,4 +128,4 @@ inline void issue_barrier(Job& job, const Call<Host>& c) {
   job.check(job.call(MPI_Barrier, MPI_Ibarrier), "MPI_Barrier", c);
 }
 
-}  // namespace distx::detail::mpi
+}  // namespace distx::inline DISTX_ABI::detail::mpi

@@ -7,7 +7,7 @@
 #include "distx/mpi/detail/check.hpp"
 #include "distx/mpi/detail/rank_map.hpp"
 
-namespace distx::detail::mpi {
+namespace distx::inline DISTX_ABI::detail::mpi {
 
 /// The tags of a queue of collectives: call number n has three from `first + n * per_call` on, until they recur.
 struct QueueTags {
@@ -81,4 +81,4 @@ class QueueTransport {
 
 using QueuedCollectives = MessageCollectives<QueueTransport>;
 
-}  // namespace distx::detail::mpi
+}  // namespace distx::inline DISTX_ABI::detail::mpi

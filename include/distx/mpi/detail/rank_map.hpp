@@ -5,7 +5,9 @@
 #include <memory>
 #include <vector>
 
-namespace distx::detail::mpi {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::detail::mpi {
 
 /// What carries the messages of a group of ranks: an MPI communicator, and the group's ranks in it.
 struct RankMap {
@@ -33,4 +35,4 @@ struct RankSubset {
   [[nodiscard]] int first_tag() const noexcept { return channel * tags; }
 };
 
-}  // namespace distx::detail::mpi
+}  // namespace distx::inline DISTX_ABI::detail::mpi

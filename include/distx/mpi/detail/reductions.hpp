@@ -5,7 +5,7 @@
 #include "distx/mpi/detail/job.hpp"
 
 // Functions that pass a call to MPI, in pieces if it exceeds the limit of one MPI call.
-namespace distx::detail::mpi {
+namespace distx::inline DISTX_ABI::detail::mpi {
 
 /// Calls `f(offset, count)` for pieces of at most `most`, in order; not at all for 0 elements.
 template <class F>
@@ -101,4 +101,4 @@ inline void issue_reduce_scatter(Job& job, const Call<Host>& c) {
   }
 }
 
-}  // namespace distx::detail::mpi
+}  // namespace distx::inline DISTX_ABI::detail::mpi

@@ -14,7 +14,7 @@
 #include "distx/mpi/detail/queue.hpp"
 #include "distx/mpi/detail/world.hpp"
 
-namespace distx::detail::mpi {
+namespace distx::inline DISTX_ABI::detail::mpi {
 
 /// Notices that the process of one of some ranks has ended. Any thread may ask.
 class Watch {
@@ -238,4 +238,4 @@ inline std::shared_ptr<Session> Session::shrink(Session& whole, Timeout deadline
   return own;
 }
 
-}  // namespace distx::detail::mpi
+}  // namespace distx::inline DISTX_ABI::detail::mpi

@@ -13,7 +13,7 @@
 #include "distx/mpi/detail/session.hpp"
 #include "distx/mpi/options.hpp"
 
-namespace distx::detail::mpi {
+namespace distx::inline DISTX_ABI::detail::mpi {
 
 /// The ranks of a communicator, and the MPI communicators and tags that they use: two for them alone, or a channel
 /// of the session's.
@@ -144,4 +144,4 @@ inline void make_data_tags(Transport& transport, std::int64_t tags) noexcept {
   return made;
 }
 
-}  // namespace distx::detail::mpi
+}  // namespace distx::inline DISTX_ABI::detail::mpi

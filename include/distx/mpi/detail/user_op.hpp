@@ -7,7 +7,7 @@
 #include "distx/mpi/detail/handles.hpp"
 
 // MPI passes no user data to reduction functions, so an op that MPI lacks is an attribute of the datatype.
-namespace distx::detail::mpi {
+namespace distx::inline DISTX_ABI::detail::mpi {
 
 /// The op of a reduction in flight, and the exception that it threw, because exceptions must not propagate through MPI.
 struct UserOp {
@@ -59,4 +59,4 @@ inline void apply_user_op(void* left, void* right, int* count, MPI_Datatype* typ
   return unique_op::from_native_handle(op);
 }
 
-}  // namespace distx::detail::mpi
+}  // namespace distx::inline DISTX_ABI::detail::mpi

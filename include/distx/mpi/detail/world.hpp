@@ -19,7 +19,7 @@
 #include "distx/mpi/detail/user_op.hpp"
 #include "distx/posix/process.hpp"
 
-namespace distx::detail::mpi {
+namespace distx::inline DISTX_ABI::detail::mpi {
 
 using BoostThreadLevel = boost::mpi::threading::level;
 
@@ -308,4 +308,4 @@ class World {
   std::uint64_t left_group_ = 0;
 };
 
-}  // namespace distx::detail::mpi
+}  // namespace distx::inline DISTX_ABI::detail::mpi

@@ -6,7 +6,7 @@
 #include "distx/nccl/detail/backend.hpp"
 
 // Memory that NCCL moves without a copy: allocated by NCCL, with a window of each communicator on it.
-namespace distx::nccl::detail {
+namespace distx::inline DISTX_ABI::nccl::detail {
 
 /// Owns memory of ncclMemAlloc and its windows, and a share of the communicator. @pre HasWindows<Comm>
 template <class Comm>
@@ -83,38 +83,38 @@ class WindowedMemory {
 
 /// Allocates zeros. Collective.
 /// @throws MismatchError if the ranks ask for different sizes; MemoryError
-template <class T, class Comm = ncclComm_t>
-[[nodiscard]] CommunicatorMemory<T, Cuda> allocate(const std::shared_ptr<NcclBackend::State>& state, std::size_t size,
-                                                   const std::source_location& location) {
-  static_assert(std::is_trivially_copyable_v<T>, "distx::allocate: elements are moved as bytes");
+template <class Comm = ncclComm_t>
+[[nodiscard]] CommunicatorMemory<std::byte, Cuda> allocate(const std::shared_ptr<NcclBackend::State>& state,
+                                                           std::size_t size, std::size_t element_bytes,
+                                                           const std::source_location& location) {
   const calls::RankOf& self = state->backend.self();
   const ErrorContext context{
       .operation = "allocate", .backend = self.backend, .rank = self.rank, .size = self.size, .location = location};
   struct AllocationRequest {
     std::uint64_t size, bytes;
   };
-  const auto requests = state->backend.gathered(AllocationRequest{size, sizeof(T)}, "allocate", location);
-  return state->guarded([&]() -> CommunicatorMemory<T, Cuda> {
+  const auto requests = state->backend.gathered(AllocationRequest{size, element_bytes}, "allocate", location);
+  return state->guarded([&]() -> CommunicatorMemory<std::byte, Cuda> {
     for (std::size_t rank = 0; rank < requests.size(); ++rank)
-      if (requests[rank].size != size || requests[rank].bytes != sizeof(T))
+      if (requests[rank].size != size || requests[rank].bytes != element_bytes)
         throw MismatchError("rank " + std::to_string(rank) + " asks for " + std::to_string(requests[rank].size) +
                                 " elements of " + std::to_string(requests[rank].bytes) + " bytes, this rank for " +
-                                std::to_string(size) + " of " + std::to_string(sizeof(T)),
+                                std::to_string(size) + " of " + std::to_string(element_bytes),
                             context);
-    if (size > std::numeric_limits<std::ptrdiff_t>::max() / sizeof(T))
+    if (size > std::numeric_limits<std::ptrdiff_t>::max() / element_bytes)
       throw MemoryError(
-          "no GPU memory for " + std::to_string(size) + " elements of " + std::to_string(sizeof(T)) + " bytes",
+          "no GPU memory for " + std::to_string(size) + " elements of " + std::to_string(element_bytes) + " bytes",
           context);
     if (size == 0) return {};
     const cuda::DeviceGuard guard(state->backend.device);
     if constexpr (HasWindows<Comm>) {
-      auto owner = std::make_shared<WindowedMemory<Comm>>(state, size * sizeof(T), context);
-      return {Span<T, Cuda>(static_cast<T*>(owner->data()), size), owner};
+      auto owner = std::make_shared<WindowedMemory<Comm>>(state, size * element_bytes, context);
+      return {Span<std::byte, Cuda>(static_cast<std::byte*>(owner->data()), size * element_bytes), owner};
     } else {
-      auto owner = std::make_shared<Buffer<T, Cuda>>(size);
+      auto owner = std::make_shared<Buffer<std::byte, Cuda>>(size * element_bytes);
       return {owner->span(), owner};
     }
   });
 }
 
-}  // namespace distx::nccl::detail
+}  // namespace distx::inline DISTX_ABI::nccl::detail

@@ -4,15 +4,15 @@
 #include <memory>
 #include <thread>
 
-#include "distx/comm/runtime/basic_communicator_calls.hpp"
-#include "distx/comm/runtime/known_calls.hpp"
+#include "distx/comm/runtime/basic_communicator_definitions.hpp"
+#include "distx/comm/runtime/first_uses.hpp"
 #include "distx/core/detail/early_warning.hpp"
 #include "distx/nccl/detail/call_watch.hpp"
 #include "distx/nccl/detail/comm_set.hpp"
 #include "distx/nccl/detail/messages.hpp"
 #include "distx/nccl/detail/reductions.hpp"
 
-namespace distx::nccl::detail {
+namespace distx::inline DISTX_ABI::nccl::detail {
 
 /// The backend over NCCL: one rank's side of a communicator. See `detail::BasicCommunicator`.
 class NcclBackend final : public GroupMember {
@@ -394,7 +394,7 @@ class NcclBackend final : public GroupMember {
     static_cast<void>(reduction_.release());
   }
 
-  distx::detail::KnownCalls known_calls_;
+  distx::detail::FirstUses known_calls_;
   std::atomic<bool> busy_{false};  ///< a blocking call is issued
   std::atomic<Deadline::clock::rep> next_poll_{0};
   std::atomic<std::uint64_t> looks_{0};  ///< how often the GPU was asked
@@ -493,4 +493,4 @@ inline void NcclBackend::leave_group(std::unique_lock<std::mutex> lock, ncclResu
   if (revocation.revoked()) abort();
 }
 
-}  // namespace distx::nccl::detail
+}  // namespace distx::inline DISTX_ABI::nccl::detail

@@ -4,7 +4,7 @@
 
 // Reductions that NCCL does not have: each rank receives all ranks' parts of one block and reduces them on the host in
 // rank order, stream-ordered.
-namespace distx::nccl::detail {
+namespace distx::inline DISTX_ABI::nccl::detail {
 
 /// Blocks with boundaries at n*r/N elements, in bytes.
 struct EvenByteBlocks {
@@ -52,4 +52,4 @@ void reduce_own_block(CommStream& ch, const calls::Call<Cuda>& c, const ErrorCon
   ch.copy(to, host, bytes, where);
 }
 
-}  // namespace distx::nccl::detail
+}  // namespace distx::inline DISTX_ABI::nccl::detail

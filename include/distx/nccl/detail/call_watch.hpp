@@ -6,7 +6,7 @@
 
 #include "distx/core/detail/watch_thread.hpp"
 
-namespace distx::nccl::detail {
+namespace distx::inline DISTX_ABI::nccl::detail {
 
 /// Looks at a communicator's calls in flight while no call of the host does, on two threads that the process shares, so
 /// that CUDA cannot hold up the deadlines.
@@ -48,4 +48,4 @@ class CallWatch {
   std::shared_ptr<WatchThread> observations_;
 };
 
-}  // namespace distx::nccl::detail
+}  // namespace distx::inline DISTX_ABI::nccl::detail

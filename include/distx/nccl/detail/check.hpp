@@ -9,7 +9,7 @@
 #include "distx/core/error.hpp"
 
 // NCCL's return codes become distx errors here.
-namespace distx::nccl::detail {
+namespace distx::inline DISTX_ABI::nccl::detail {
 
 /// ncclTimeout, which only newer headers name.
 inline constexpr auto timeout_code = static_cast<ncclResult_t>(8);
@@ -50,4 +50,4 @@ inline void check(ncclResult_t code, std::string_view routine, const ErrorContex
     fail(code, routine, context, comm);
 }
 
-}  // namespace distx::nccl::detail
+}  // namespace distx::inline DISTX_ABI::nccl::detail

@@ -5,7 +5,7 @@
 #include "distx/cuda/detail/check.hpp"
 #include "distx/nccl/detail/comm_stream.hpp"
 
-namespace distx::nccl::detail {
+namespace distx::inline DISTX_ABI::nccl::detail {
 
 /// The communicators of NCCL that one of distx consists of, in the order in which they are made: calls that may pass
 /// each other are on different ones.
@@ -172,4 +172,4 @@ class CommSet {
   RevocationState& revocation_;
 };
 
-}  // namespace distx::nccl::detail
+}  // namespace distx::inline DISTX_ABI::nccl::detail

@@ -11,7 +11,7 @@
 #include "distx/nccl/detail/stream_call.hpp"
 #include "distx/nccl/options.hpp"
 
-namespace distx::nccl::detail {
+namespace distx::inline DISTX_ABI::nccl::detail {
 
 /// Waits for NCCL to finish what is in progress on a communicator, and returns its state: ncclInProgress if the wait
 /// ended before.
@@ -236,4 +236,4 @@ class CommStreamUse {
   std::unique_lock<std::mutex> lock_;
 };
 
-}  // namespace distx::nccl::detail
+}  // namespace distx::inline DISTX_ABI::nccl::detail

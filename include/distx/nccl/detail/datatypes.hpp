@@ -6,7 +6,7 @@
 #include "distx/nccl/options.hpp"
 #include "distx/nccl/premultiplied_sum.hpp"
 
-namespace distx::nccl::detail {
+namespace distx::inline DISTX_ABI::nccl::detail {
 
 [[nodiscard]] constexpr bool is_float8(ElementType type) noexcept {
   return type == ElementType::f8e4m3 || type == ElementType::f8e5m2;
@@ -91,4 +91,4 @@ struct NativeReduction {
   return std::nullopt;
 }
 
-}  // namespace distx::nccl::detail
+}  // namespace distx::inline DISTX_ABI::nccl::detail

@@ -9,7 +9,7 @@
 
 #include "distx/core/detail/wait.hpp"
 
-namespace distx::nccl::detail {
+namespace distx::inline DISTX_ABI::nccl::detail {
 
 /// Threads in which NCCL ends communicators. Nobody joins them one by one; the end of the process waits for them, since
 /// they call CUDA, which the process is about to unload.
@@ -81,4 +81,4 @@ class EndingThreads {
   std::shared_ptr<SharedState> state_ = std::make_shared<SharedState>();  // outlives this where a thread does
 };
 
-}  // namespace distx::nccl::detail
+}  // namespace distx::inline DISTX_ABI::nccl::detail

@@ -5,7 +5,7 @@
 
 // NCCL connects ranks at their first calls, and holds such a call until the other ranks make theirs. Connections that
 // are made with the communicator cannot hold up, or confuse, the user's calls.
-namespace distx::nccl::detail {
+namespace distx::inline DISTX_ABI::nccl::detail {
 
 /// Issues first calls on a stream of the communicator's own, since the blocking calls' may be busy with the user's
 /// work, and waits until they are done.
@@ -58,4 +58,4 @@ inline void connect_all(NcclBackend& backend, const ErrorContext& context) {
   if (backend.options.connect_messages || backend.self().size == 1) connect_messages(backend, context);
 }
 
-}  // namespace distx::nccl::detail
+}  // namespace distx::inline DISTX_ABI::nccl::detail

@@ -7,7 +7,7 @@
 #include "distx/nccl/detail/versions.hpp"
 
 // The owners of NCCL's handles. Closing one never throws.
-namespace distx::nccl::detail {
+namespace distx::inline DISTX_ABI::nccl::detail {
 
 /// How a communicator is ended: ncclCommAbort or ncclCommDestroy.
 struct CommEnd {
@@ -78,4 +78,4 @@ using unique_memory = unique_handle<memory_traits<Comm>>;
 template <class Comm>
 using unique_window = unique_handle<window_traits<Comm>>;
 
-}  // namespace distx::nccl::detail
+}  // namespace distx::inline DISTX_ABI::nccl::detail

@@ -6,7 +6,7 @@
 
 #include "distx/comm/calls/any_op.hpp"
 
-namespace distx::nccl::detail {
+namespace distx::inline DISTX_ABI::nccl::detail {
 
 /// A reduction on the host that a stream runs, by cudaLaunchHostFunc.
 struct HostReduction {
@@ -37,4 +37,4 @@ struct HostReduction {
   }
 };
 
-}  // namespace distx::nccl::detail
+}  // namespace distx::inline DISTX_ABI::nccl::detail

@@ -11,7 +11,7 @@
 #include "distx/nccl/detail/first_contact.hpp"
 
 // How NCCL's communicators are made: asynchronously, so that a missing rank cannot cause a hang.
-namespace distx::nccl::detail {
+namespace distx::inline DISTX_ABI::nccl::detail {
 
 /// A communicator that NCCL is making. NCCL may write its handle at any time until it is made, or has failed.
 class CommInitialization {
@@ -193,4 +193,4 @@ template <Connector C>
   return state;
 }
 
-}  // namespace distx::nccl::detail
+}  // namespace distx::inline DISTX_ABI::nccl::detail

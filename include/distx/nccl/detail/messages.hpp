@@ -5,7 +5,7 @@
 
 // Messages between two ranks. NCCL has no tags, and a message that is enqueued alone holds up later ones until the peer
 // enters its side. So messages that are started one after another are passed to NCCL together, when a call needs one.
-namespace distx::nccl::detail {
+namespace distx::inline DISTX_ABI::nccl::detail {
 
 /// @throws InvalidArgument for a tag other than 0
 inline void check_tag(const calls::Call<Cuda>& c, const calls::RankOf& self) {
@@ -98,4 +98,4 @@ class PostedMessages {
   std::vector<NcclMessage> leaving_;
 };
 
-}  // namespace distx::nccl::detail
+}  // namespace distx::inline DISTX_ABI::nccl::detail

@@ -9,7 +9,7 @@
 //
 // Gather and scatter are always messages: only the root knows whether the blocks are equal, and NCCL's own calls have
 // to be made by all ranks.
-namespace distx::nccl::detail {
+namespace distx::inline DISTX_ABI::nccl::detail {
 
 using ConstBytes = Span<const AnyElement, Cuda>;
 using Bytes = Span<AnyElement, Cuda>;
@@ -145,4 +145,4 @@ inline void issue_scatter(CommStream& ch, const calls::Call<Cuda>& c, const Erro
   });
 }
 
-}  // namespace distx::nccl::detail
+}  // namespace distx::inline DISTX_ABI::nccl::detail

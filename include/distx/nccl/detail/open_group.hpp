@@ -9,7 +9,7 @@
 
 #include "distx/nccl/detail/check.hpp"
 
-namespace distx::nccl::detail {
+namespace distx::inline DISTX_ABI::nccl::detail {
 
 /// A communicator that can have calls in an NcclGroup.
 class GroupMember {
@@ -56,4 +56,4 @@ inline void reject_blocking_in_group(const ErrorContext& context) {
         context);
 }
 
-}  // namespace distx::nccl::detail
+}  // namespace distx::inline DISTX_ABI::nccl::detail

@@ -4,7 +4,7 @@
 #include "distx/nccl/detail/datatypes.hpp"
 
 // The collectives that reduce: by NCCL's own calls where it has type and op, else on the host.
-namespace distx::nccl::detail {
+namespace distx::inline DISTX_ABI::nccl::detail {
 
 /// Makes the op of a pre-multiplied sum, whose factor is of the type of the elements.
 [[nodiscard]] inline ncclResult_t make_pre_multiplied_sum(CommStream& ch, const NativeReduction& native,
@@ -141,4 +141,4 @@ inline void issue(CommStream& ch, const calls::Call<Cuda>& c) {
   }
 }
 
-}  // namespace distx::nccl::detail
+}  // namespace distx::inline DISTX_ABI::nccl::detail

@@ -8,7 +8,7 @@
 #include "distx/core/detail/revocation_reason.hpp"
 #include "distx/nccl/detail/check.hpp"
 
-namespace distx::nccl::detail {
+namespace distx::inline DISTX_ABI::nccl::detail {
 
 /// Whether a communicator is revoked, and why. Any thread may ask and revoke; the first reason is kept.
 class RevocationState {
@@ -96,4 +96,4 @@ class RevocationState {
   bool thrown_ = false;
 };
 
-}  // namespace distx::nccl::detail
+}  // namespace distx::inline DISTX_ABI::nccl::detail

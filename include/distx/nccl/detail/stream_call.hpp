@@ -15,7 +15,7 @@
 #include "distx/nccl/detail/handles.hpp"
 #include "distx/nccl/detail/host_reduction.hpp"
 
-namespace distx::nccl::detail {
+namespace distx::inline DISTX_ABI::nccl::detail {
 
 class CommStream;
 class NcclBackend;
@@ -173,4 +173,4 @@ class StreamCallPool {
   std::uint64_t taken_ = 0;
 };
 
-}  // namespace distx::nccl::detail
+}  // namespace distx::inline DISTX_ABI::nccl::detail

@@ -9,7 +9,7 @@
 struct ncclWindow_vidmem;  // NCCL's, which it declares from 2.27 on
 
 // What only newer versions of NCCL have, found by the declarations of its header.
-namespace distx::nccl::detail {
+namespace distx::inline DISTX_ABI::nccl::detail {
 
 /// NCCL 2.28.
 template <class Comm>
@@ -58,4 +58,4 @@ inline void check_version() {
                        "; install that version or newer, or compile with the library's header");
 }
 
-}  // namespace distx::nccl::detail
+}  // namespace distx::inline DISTX_ABI::nccl::detail

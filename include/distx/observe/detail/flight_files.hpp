@@ -10,7 +10,7 @@
 #include "distx/observe/detail/json_string.hpp"
 
 // The two files of a rank's flight record: JSON, and the pickle that PyTorch's flight recorder tools read.
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 [[nodiscard]] inline const char* name_of(FlightProgress progress) noexcept {
   constexpr const char* names[] = {"enqueued", "started", "completed"};
@@ -326,4 +326,4 @@ inline void write_flight_files(const std::string& folder) {
   }
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
-namespace distx::detail {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::detail {
 
 /// Whether calls are recorded.
 inline constinit std::atomic<bool> flight_enabled{true};
@@ -29,4 +31,4 @@ struct FlightGroup {
   }
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -12,7 +12,7 @@
 #include "distx/observe/detail/flight_group.hpp"
 #include "distx/observe/detail/flight_ring.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The largest communicator that a thread has made.
 struct FlightWorld {
@@ -255,4 +255,4 @@ class FlightRegistry {
   std::uint64_t generation_ = 0;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

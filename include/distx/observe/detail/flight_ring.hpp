@@ -16,7 +16,7 @@
 // The ring of a thread's last calls. Only the thread itself adds records, so adding one takes no lock and no
 // read-modify-write operation; any thread may read. The words of a record are stored with release semantics, after its
 // number was set to zero, and read with acquire semantics: a record whose number has changed meanwhile is discarded.
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The progress of a recorded call.
 enum class FlightProgress : std::uint8_t { enqueued, started, completed };
@@ -293,4 +293,4 @@ class FlightScope {
   WaitTimes* outer_;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -6,7 +6,7 @@
 #include "distx/core/detail/unknown_exception.hpp"
 #include "distx/observe/detail/flight_files.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Writes the flight records to the configured folder, if there is one. Says on stderr why it cannot.
 inline void write_flight_files_or_say() noexcept {
@@ -43,4 +43,4 @@ inline void write_flight_files_on_signal() {
   static_cast<void>(installed);
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

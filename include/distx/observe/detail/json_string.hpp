@@ -4,7 +4,9 @@
 #include <string>
 #include <string_view>
 
-namespace distx::detail {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::detail {
 
 /// Returns the length of the UTF-8 sequence at the start of `text`, 0 if it is invalid (RFC 3629, section 4).
 inline std::size_t utf8_length(std::string_view text) noexcept {
@@ -43,4 +45,4 @@ inline std::string json_string(std::string_view text) {
   return json += '"';
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -6,7 +6,7 @@
 #include "distx/optim/optimizer.hpp"
 
 // The arguments of GPU kernels that update many arrays in one launch, each array with its own step.
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// One of the arrays that a single launch updates, with its own step.
 ///
@@ -28,4 +28,4 @@ struct GradientFactor {
   const double* there = nullptr;  ///< in the memory of the gradients' space
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-// The templates of parallel/ in the compiled part of the library. DISTX_COMPILED is `extern` where they are declared,
-// and nothing where they are defined.
+// The templates of parallel/ in the compiled form. DISTX_COMPILED is `extern` where they are declared, and nothing
+// where they are defined.
 #include "distx/optim/adamw.hpp"
 #include "distx/optim/lamb.hpp"
 #include "distx/optim/mixed.hpp"
@@ -10,29 +10,34 @@
 #include "distx/parallel/data_parallel.hpp"
 #include "distx/parallel/exponential_average.hpp"
 
-namespace distx {
+/// The templates that trainings in one memory space use.
+#define DISTX_COMPILED_TRAINING(Space)                                                                                 \
+  namespace distx {                                                                                                    \
+  DISTX_COMPILED template class ParameterList<Space>;                                                                  \
+  DISTX_COMPILED template class Unsharded<Space>;                                                                      \
+  DISTX_COMPILED template class ExponentialAverage<Space>;                                                             \
+  }                                                                                                                    \
+  namespace distx::detail {                                                                                            \
+  DISTX_COMPILED template std::unique_ptr<TrainingCalls<Space>> make_engine<Space>(                                    \
+      AnyCommunicator<Space>, std::vector<ParameterEntry<Space>>, const AnyOptimizer<Space>&, const TrainingPolicies&, \
+      const DataParallelOptions&, const std::source_location&);                                                        \
+  DISTX_COMPILED template void join_mesh<Space>(TrainingCalls<Space>&, MeshPart<Space>);                               \
+  DISTX_COMPILED template std::uint64_t replicate<Space>(TrainingCalls<Space>&, KeptReplicas<Space>&,                  \
+                                                         const std::source_location&);                                 \
+  DISTX_COMPILED template void take_replicas<Space>(TrainingCalls<Space>&, KeptReplicas<Space>&);                      \
+  DISTX_COMPILED template class EngineOwner<Space>;                                                                    \
+  DISTX_COMPILED template class Evaluation<Space>;                                                                     \
+  DISTX_COMPILED template AnyOptimizer<Space> any_optimizer<Space>(const SGD&);                                        \
+  DISTX_COMPILED template AnyOptimizer<Space> any_optimizer<Space>(const AdamW&);                                      \
+  }                                                                                                                    \
+  static_assert(true)
 
-DISTX_COMPILED template class ParameterList<Host>;
-DISTX_COMPILED template class Unsharded<Host>;
-DISTX_COMPILED template class ExponentialAverage<Host>;
+DISTX_COMPILED_TRAINING(Host);
 
-}  // namespace distx
+namespace distx::inline DISTX_ABI::detail {
 
-namespace distx::detail {
-
-DISTX_COMPILED template std::unique_ptr<TrainingCalls<Host>> make_engine<Host>(
-    AnyCommunicator<Host>, std::vector<ParameterEntry<Host>>, const AnyOptimizer<Host>&, const TrainingPolicies&,
-    const DataParallelOptions&, const std::source_location&);
-DISTX_COMPILED template void join_mesh<Host>(TrainingCalls<Host>&, MeshPart<Host>);
-DISTX_COMPILED template std::uint64_t replicate<Host>(TrainingCalls<Host>&, KeptReplicas<Host>&,
-                                                      const std::source_location&);
-DISTX_COMPILED template void take_replicas<Host>(TrainingCalls<Host>&, KeptReplicas<Host>&);
-DISTX_COMPILED template class EngineOwner<Host>;
-DISTX_COMPILED template class Evaluation<Host>;
-DISTX_COMPILED template AnyOptimizer<Host> any_optimizer<Host>(const SGD&);
-DISTX_COMPILED template AnyOptimizer<Host> any_optimizer<Host>(const AdamW&);
 DISTX_COMPILED template AnyOptimizer<Host> any_optimizer<Host>(const LAMB&);
 DISTX_COMPILED template AnyOptimizer<Host> any_optimizer<Host>(const Muon&);
 DISTX_COMPILED template AnyOptimizer<Host> any_optimizer<Host>(const Mixed<Muon, AdamW>&);
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

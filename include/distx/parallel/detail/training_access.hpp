@@ -2,7 +2,9 @@
 #pragma once
 #include <utility>
 
-namespace distx::detail {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::detail {
 
 /// Gives MeshParallel and checkpoints access to trainings.
 struct TrainingAccess {
@@ -37,4 +39,4 @@ struct TrainingAccess {
   }
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -7,7 +7,7 @@
 #include "distx/parallel/parameter_ref.hpp"
 
 // What kinds of arguments the calls of a training have.
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 template <class A>
 inline constexpr bool always_false = false;
@@ -95,4 +95,4 @@ class ReadyArgument {
   void (*each_)(const void*, void*, Visit);
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

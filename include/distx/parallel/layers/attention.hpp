@@ -3,7 +3,7 @@
 #include "distx/parallel/layers/detail/residual_branch.hpp"
 #include "distx/tensor/ops/causal_attention.hpp"
 
-namespace distx::layers {
+namespace distx::inline DISTX_ABI::layers {
 
 /// Causal multi-head self-attention whose heads are sharded over the model axis.
 ///
@@ -72,4 +72,4 @@ class ParallelAttention : public detail::ResidualBranch<ParallelAttention<T, Spl
   std::optional<typename Split::template tensor<T, 4, Shard<0, Data>, Shard<2, Model>>> attended_;
 };
 
-}  // namespace distx::layers
+}  // namespace distx::inline DISTX_ABI::layers

@@ -4,7 +4,7 @@
 #include "distx/tensor/ops/contract.hpp"
 #include "distx/tensor/ops/embedding.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -112,4 +112,4 @@ class ParallelEmbedding {
 
 }  // namespace layers
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

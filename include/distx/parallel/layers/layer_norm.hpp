@@ -3,7 +3,7 @@
 #include "distx/parallel/layers/tensor_parallel.hpp"
 #include "distx/tensor/ops/layer_norm.hpp"
 
-namespace distx::layers {
+namespace distx::inline DISTX_ABI::layers {
 
 /// The layer norm of the residual stream, over the last dimension of (batch, length, width). Local.
 ///
@@ -49,4 +49,4 @@ class ParallelLayerNorm {
   std::optional<typename Split::template tensor<T, 3, typename Split::residual>> input_;
 };
 
-}  // namespace distx::layers
+}  // namespace distx::inline DISTX_ABI::layers

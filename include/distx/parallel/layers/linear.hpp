@@ -4,7 +4,7 @@
 #include "distx/tensor/ops/contract.hpp"
 #include "distx/tensor/ops/trailing.hpp"
 
-namespace distx::layers {
+namespace distx::inline DISTX_ABI::layers {
 
 /// A linear layer whose outputs are sharded over the model axis: from (batch, length, inputs), with all tokens, to
 /// (batch, length, outputs…). Local.
@@ -109,4 +109,4 @@ class RowParallel {
   typename Split::template weight<T, 1> bias_;
 };
 
-}  // namespace distx::layers
+}  // namespace distx::inline DISTX_ABI::layers

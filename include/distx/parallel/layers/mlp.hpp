@@ -3,7 +3,7 @@
 #include "distx/parallel/layers/detail/residual_branch.hpp"
 #include "distx/tensor/ops/activations.hpp"
 
-namespace distx::layers {
+namespace distx::inline DISTX_ABI::layers {
 
 /// Two linear layers with a GELU between them; the inner width is sharded over the model axis.
 ///
@@ -58,4 +58,4 @@ class ParallelMlp : public detail::ResidualBranch<ParallelMlp<T, Split>, Split> 
   std::optional<Inner> inner_, active_;
 };
 
-}  // namespace distx::layers
+}  // namespace distx::inline DISTX_ABI::layers

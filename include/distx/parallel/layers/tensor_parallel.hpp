@@ -5,7 +5,7 @@
 #include "distx/parallel/tensor_parameter.hpp"
 #include "distx/tensor/redistribute.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace layers {
 
@@ -62,4 +62,4 @@ Extents<Rank - 1> without_first(const Extents<Rank>& extents) {
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

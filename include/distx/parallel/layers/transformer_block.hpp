@@ -5,7 +5,7 @@
 #include "distx/parallel/layers/mlp.hpp"
 #include "distx/tensor/ops/arithmetic.hpp"
 
-namespace distx::layers {
+namespace distx::inline DISTX_ABI::layers {
 
 /// The sequential transformer block of GPT-2: attention and then an MLP of four times the width, each after a layer
 /// norm and inside a residual connection. It communicates twice forward and twice backward.
@@ -104,4 +104,4 @@ class ParallelAttentionMlpBlock {
   ParallelMlp<T, Split> mlp_;
 };
 
-}  // namespace distx::layers
+}  // namespace distx::inline DISTX_ABI::layers

@@ -6,7 +6,7 @@
 #include "distx/connect/tcp/address_store.hpp"
 #include "distx/pmix/detail/session.hpp"
 
-namespace distx::detail::pmix {
+namespace distx::inline DISTX_ABI::detail::pmix {
 
 /// Joins the ranks of a launcher with PMIx. Collective.
 ///
@@ -47,4 +47,4 @@ inline const Launcher launcher{
 
 inline const bool launcher_is_registered = register_launcher(launcher);
 
-}  // namespace distx::detail::pmix
+}  // namespace distx::inline DISTX_ABI::detail::pmix

@@ -8,7 +8,7 @@
 #include "distx/core/deadline.hpp"
 #include "distx/core/error.hpp"
 
-namespace distx::detail::pmix {
+namespace distx::inline DISTX_ABI::detail::pmix {
 
 /// Throws the error for a status of PMIx.
 [[noreturn]] inline void raise(const char* call, pmix_status_t status, const ErrorContext& context) {
@@ -88,4 +88,4 @@ class PmixSession {
   ErrorContext context_;
 };
 
-}  // namespace distx::detail::pmix
+}  // namespace distx::inline DISTX_ABI::detail::pmix

@@ -4,7 +4,7 @@
 
 #include "distx/shm/detail/allocation.hpp"
 
-namespace distx::detail::shm {
+namespace distx::inline DISTX_ABI::detail::shm {
 
 /// Returns why pages of this process cannot be replaced by shared pages; empty if they can.
 inline std::string objection_to(std::uintptr_t begin, std::uintptr_t end) {
@@ -97,4 +97,4 @@ inline std::unique_ptr<shared_memory::RegionAllocation> SegmentRegion::new_adopt
   return std::make_unique<SegmentAdoption>(std::static_pointer_cast<SegmentRegion>(shared_from_this()), self, memory);
 }
 
-}  // namespace distx::detail::shm
+}  // namespace distx::inline DISTX_ABI::detail::shm

@@ -3,7 +3,7 @@
 #include "distx/shm/detail/available_memory.hpp"
 #include "distx/shm/detail/segment_region.hpp"
 
-namespace distx::detail::shm {
+namespace distx::inline DISTX_ABI::detail::shm {
 
 /// An allocation in a segment that every rank maps, with one part per rank.
 class Allocation : public shared_memory::RegionAllocation {
@@ -100,4 +100,4 @@ inline CommonMemory<Host> SegmentRegion::open_common(const shared_memory::Region
   return {{static_cast<std::byte*>(mapping->native_handle().address), bytes}, mapping};
 }
 
-}  // namespace distx::detail::shm
+}  // namespace distx::inline DISTX_ABI::detail::shm

@@ -9,7 +9,7 @@
 
 #include "distx/posix/small_file.hpp"
 
-namespace distx::detail::shm {
+namespace distx::inline DISTX_ABI::detail::shm {
 
 /// Calls `f(folder, version)` for each control group that limits the memory of a process, from the innermost one on.
 /// @param groups  the contents of the process's `/proc/PID/cgroup`
@@ -58,4 +58,4 @@ inline std::uint64_t available_bytes() {
   return least;
 }
 
-}  // namespace distx::detail::shm
+}  // namespace distx::inline DISTX_ABI::detail::shm

@@ -8,7 +8,7 @@
 
 #include "distx/core/detail/bell.hpp"
 
-namespace distx::detail::shm {
+namespace distx::inline DISTX_ABI::detail::shm {
 
 /// Parking for threads of several processes that map the word.
 inline constexpr detail::Parking across_processes{
@@ -26,4 +26,4 @@ inline constexpr detail::Parking across_processes{
         },
 };
 
-}  // namespace distx::detail::shm
+}  // namespace distx::inline DISTX_ABI::detail::shm

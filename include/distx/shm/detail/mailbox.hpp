@@ -4,7 +4,7 @@
 #include "distx/shm/detail/message_buffers.hpp"
 #include "distx/shm/detail/slots.hpp"
 
-namespace distx::detail::shm {
+namespace distx::inline DISTX_ABI::detail::shm {
 
 /// Where the data of a message is.
 struct CellData {
@@ -133,4 +133,4 @@ class MailboxLock {
   bool held_ = false;
 };
 
-}  // namespace distx::detail::shm
+}  // namespace distx::inline DISTX_ABI::detail::shm

@@ -4,7 +4,7 @@
 #include "distx/comm/detail/communicator_makers.hpp"
 #include "distx/shm/communicator.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail::shm {
 
@@ -24,4 +24,4 @@ shm::ShmMaker maker_for(SharedMemoryTag);
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

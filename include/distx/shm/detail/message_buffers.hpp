@@ -6,7 +6,7 @@
 
 #include "distx/shm/detail/segment.hpp"
 
-namespace distx::detail::shm {
+namespace distx::inline DISTX_ABI::detail::shm {
 
 /// Memory for the data of one message.
 using MessageBuffer = SharedSegment::Made;
@@ -49,4 +49,4 @@ class MessageBufferCache {
   std::vector<FoundBuffer> found_;
 };
 
-}  // namespace distx::detail::shm
+}  // namespace distx::inline DISTX_ABI::detail::shm

@@ -8,7 +8,7 @@
 #include "distx/comm/shared_memory/shared_layout.hpp"
 #include "distx/shm/detail/other_process.hpp"
 
-namespace distx::detail::shm {
+namespace distx::inline DISTX_ABI::detail::shm {
 
 /// One rank's access to the memory of the other ranks' processes that is not shared, in one copy, if the system permits
 /// it. Copies return false, with errno, if they fail.
@@ -96,4 +96,4 @@ class OtherMemories {
   std::array<Marks, 2> written_;  // by queue and rank
 };
 
-}  // namespace distx::detail::shm
+}  // namespace distx::inline DISTX_ABI::detail::shm

@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "distx/core/version.hpp"
+
 // Copies between this process and another one, in one step; the system permits that to processes that may trace it.
-namespace distx::detail::shm {
+namespace distx::inline DISTX_ABI::detail::shm {
 
 namespace other_process {
 
@@ -75,4 +77,4 @@ inline bool write_marked(std::int64_t process, std::byte* to, const std::byte* f
 
 }  // namespace other_process
 
-}  // namespace distx::detail::shm
+}  // namespace distx::inline DISTX_ABI::detail::shm

@@ -13,7 +13,7 @@
 #include "distx/posix/mapping.hpp"
 #include "distx/posix/process.hpp"
 
-namespace distx::detail::shm {
+namespace distx::inline DISTX_ABI::detail::shm {
 
 using posix::Descriptor;
 using posix::Mapped;
@@ -233,4 +233,4 @@ inline std::shared_ptr<SharedSegment> SharedSegment::find(const SegmentName& nam
   return map(known, file, key, name.bytes);
 }
 
-}  // namespace distx::detail::shm
+}  // namespace distx::inline DISTX_ABI::detail::shm

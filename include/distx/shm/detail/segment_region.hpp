@@ -5,7 +5,7 @@
 #include "distx/shm/detail/other_memories.hpp"
 #include "distx/shm/detail/shared_table.hpp"
 
-namespace distx::detail::shm {
+namespace distx::inline DISTX_ABI::detail::shm {
 
 /// A region of ranks that share segments: each rank has one object, on a control segment that all ranks map.
 class SegmentRegion final : public shared_memory::SharedRegion {
@@ -472,4 +472,4 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   std::vector<std::weak_ptr<shared_memory::MessageRequest>> in_cells_;  // messages of this rank
 };
 
-}  // namespace distx::detail::shm
+}  // namespace distx::inline DISTX_ABI::detail::shm

@@ -11,7 +11,7 @@
 #include "distx/core/detail/made_here.hpp"
 #include "distx/shm/detail/segment.hpp"
 
-namespace distx::detail::shm {
+namespace distx::inline DISTX_ABI::detail::shm {
 
 /// The allocations of one communicator as mapped by one rank: each is one segment with a part per rank.
 ///
@@ -106,4 +106,4 @@ class SharedTable {
   std::uint64_t last_ = 0;
 };
 
-}  // namespace distx::detail::shm
+}  // namespace distx::inline DISTX_ABI::detail::shm

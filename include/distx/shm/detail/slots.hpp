@@ -8,7 +8,7 @@
 #include "distx/comm/runtime/message_header.hpp"
 #include "distx/memory/buffer.hpp"
 
-namespace distx::detail::shm {
+namespace distx::inline DISTX_ABI::detail::shm {
 
 /// The state of a slot and what the other rank needs to match the message in it.
 struct SlotWord {
@@ -164,4 +164,4 @@ class SlotRecord {
   Stamps received_{};  ///< of the last message from each slot
 };
 
-}  // namespace distx::detail::shm
+}  // namespace distx::inline DISTX_ABI::detail::shm

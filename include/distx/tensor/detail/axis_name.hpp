@@ -3,7 +3,9 @@
 #include <source_location>
 #include <string_view>
 
-namespace distx::detail {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::detail {
 
 /// The compiler's spelling of a type, with its namespaces.
 template <class Axis>
@@ -23,4 +25,4 @@ template <class Axis>
   return name;
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -6,7 +6,7 @@
 
 #include "distx/tensor/extents.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// A part of a tensor: in each dimension `size` indices from `begin`. The number of dimensions is a run-time value.
 struct Box {
@@ -61,4 +61,4 @@ template <std::size_t Rank>
   return local;
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

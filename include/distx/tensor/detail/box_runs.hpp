@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/tensor/detail/box.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// A part of two tensors as runs of bytes that are contiguous in both memories, at constant steps.
 struct BoxRuns {
@@ -66,4 +66,4 @@ struct BoxRuns {
   }
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -5,7 +5,7 @@
 #include "distx/core/space.hpp"
 #include "distx/tensor/detail/box_runs.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Copies `part` between row-major memories that hold `from_whole` and `to_whole`. Other memory spaces overload it on
 /// their stream.
@@ -18,4 +18,4 @@ inline void copy_box(HostStream, std::byte* to, const Box& to_whole, const std::
                 [&](std::size_t to_at, std::size_t from_at) { std::memcpy(to + to_at, from + from_at, runs.bytes); });
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <string>
 
-namespace distx::detail {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::detail {
 
 inline constexpr std::size_t max_axes = 4;
 
@@ -43,4 +45,4 @@ struct MeshShape {
   friend constexpr bool operator==(const MeshShape&, const MeshShape&) = default;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

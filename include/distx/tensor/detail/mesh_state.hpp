@@ -8,7 +8,7 @@
 #include "distx/comm/groups.hpp"
 #include "distx/tensor/detail/mesh_shape.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The state that all handles on one mesh share, whichever memory space its communicator moves.
 struct MeshState {
@@ -89,4 +89,4 @@ template <MemorySpace Space>
   return *state;
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -6,7 +6,7 @@
 #include "distx/tensor/detail/mesh_state.hpp"
 #include "distx/tensor/detail/redistribution_plan.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Carries out a plan on elements whose type is known only at run time, so that it is compiled once.
 ///
@@ -224,4 +224,4 @@ class Redistribution {
   bool later_ = false;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

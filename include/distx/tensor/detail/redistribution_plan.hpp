@@ -10,7 +10,7 @@
 // the middle layout: the target, if every rank's target is contained in its source; otherwise the source sharded
 // further, so that nothing is reduced twice. Then each rank receives the elements of its target that it lacks from the
 // one rank that has them in the middle layout and has its own coordinates on all axes that do not shard the middle.
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// One collective along an axis: a reduce-scatter with a count for each rank, or an all-reduce, which has no counts.
 struct ReduceStep {
@@ -62,8 +62,4 @@ struct RedistributionPlan {
 /// The bytes of all collectives of the plan on one rank, by `wire_bytes`.
 [[nodiscard]] WireBytes wire_bytes(const RedistributionPlan& plan, const MeshShape& mesh, std::size_t element_bytes);
 
-}  // namespace distx::detail
-
-#ifndef DISTX_COMPILED
-#include "distx/tensor/detail/redistribution_plan_calls.hpp"
-#endif
+}  // namespace distx::inline DISTX_ABI::detail

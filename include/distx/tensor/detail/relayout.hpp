@@ -4,7 +4,7 @@
 #include "distx/tensor/dist_tensor_spec.hpp"
 
 // From two layouts as types to their description as a value, which the redistribution is planned from.
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The ops of a layout's Partials, indexed by axis.
 template <class L, class MeshT, class T>
@@ -92,4 +92,4 @@ constexpr bool may_become() {
   }
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -5,7 +5,7 @@
 #include "distx/tensor/detail/box.hpp"
 #include "distx/tensor/detail/mesh_shape.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Where part i of p begins, and part i - 1 ends, of n indices: n*i/p.
 [[nodiscard]] constexpr std::size_t part_begin(std::size_t n, std::size_t i, std::size_t p) noexcept {
@@ -114,4 +114,4 @@ template <std::size_t Rank>
   return global;
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

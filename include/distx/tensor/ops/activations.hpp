@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/tensor/ops/elementwise.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -151,4 +151,4 @@ template <DistributedTensor X, DistributedTensor G>
 
 }  // namespace ops
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -3,7 +3,7 @@
 #include "distx/memory/local_matmul.hpp"
 #include "distx/tensor/ops/rule.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -179,4 +179,4 @@ template <class Rule, DistributedTensor X, DistributedTensor Y, DistributedTenso
 
 }  // namespace rules
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -3,7 +3,7 @@
 #include "distx/tensor/ops/elementwise.hpp"
 
 // Sums, differences, products and multiples, element by element.
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -166,4 +166,4 @@ template <DistributedTensor X>
 
 }  // namespace ops
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

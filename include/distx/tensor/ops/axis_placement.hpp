@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/tensor/mesh.hpp"
 
-namespace distx::rules {
+namespace distx::inline DISTX_ABI::rules {
 
 /// The placement of a tensor on one axis of the mesh, as a value: the argument and the result of a rule.
 struct AxisPlacement {
@@ -45,9 +45,9 @@ inline constexpr AxisPlacement partial_max{AxisPlacement::Kind::partial, 0, OpKi
 [[nodiscard]] constexpr AxisPlacement shard(std::size_t dim) noexcept { return {AxisPlacement::Kind::shard, dim}; }
 /// @}
 
-}  // namespace distx::rules
+}  // namespace distx::inline DISTX_ABI::rules
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 using rules::AxisPlacement;
 
@@ -80,4 +80,4 @@ struct PlacementType<Axis, AxisPlacement::Kind::partial, Dim, OpKind::max> {
   using type = Partial<Axis, Max>;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -7,7 +7,7 @@
 #include "distx/tensor/ops/apply.hpp"
 #include "distx/tensor/ops/rules.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace rules {
 
@@ -221,4 +221,4 @@ template <DistributedTensor X, DistributedTensor G>
 
 }  // namespace ops
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -6,7 +6,7 @@
 
 // Products that sum over several dimensions, as weights per head need: (batch, length, width) times (width, 3, heads,
 // size).
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -228,4 +228,4 @@ template <std::size_t K, DistributedTensor X, DistributedTensor G>
 
 }  // namespace ops
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

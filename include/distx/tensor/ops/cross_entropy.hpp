@@ -6,7 +6,7 @@
 #include "distx/memory/sums.hpp"
 #include "distx/tensor/ops/embedding.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace ops {
 
@@ -229,4 +229,4 @@ template <DistributedTensor Logits, DistributedTensor Targets, DistributedTensor
 
 }  // namespace ops
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -4,7 +4,7 @@
 
 #include "distx/tensor/ops/bias.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -226,4 +226,4 @@ template <DistributedTensor X, DistributedTensor Weight, DistributedTensor G>
 
 }  // namespace ops
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

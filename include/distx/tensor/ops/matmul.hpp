@@ -4,7 +4,7 @@
 #include "distx/tensor/ops/apply.hpp"
 #include "distx/tensor/ops/rules.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -147,4 +147,4 @@ template <DistributedTensor X, DistributedTensor Y, class Product = detail::Loca
 
 }  // namespace ops
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -16,7 +16,7 @@
 //     static Extents<Rank> extents(const Extents<Rank>& x) { return x; }   // of the result
 //   };
 //   auto y = rules::apply<Square>(x, [](auto in, auto out) { … });
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -130,4 +130,4 @@ using first_missing_t = typename decltype(first_missing<Rule, Xs...>())::type;
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

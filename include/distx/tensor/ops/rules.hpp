@@ -3,7 +3,7 @@
 #include "distx/tensor/ops/rule.hpp"
 
 // The rules of the operations: on one axis of the mesh, one line per case. docs/rules.md shows them as tables.
-namespace distx::rules {
+namespace distx::inline DISTX_ABI::rules {
 
 /// Any function of each element. Not linear, so a Partial operand is not supported.
 struct Elementwise {
@@ -410,4 +410,4 @@ struct CrossEntropyBackward {
   }
 };
 
-}  // namespace distx::rules
+}  // namespace distx::inline DISTX_ABI::rules

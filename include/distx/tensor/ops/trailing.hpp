@@ -4,7 +4,7 @@
 
 // Broadcasting over leading dimensions, as a bias per head is added to every token: (batch, length, 3, heads, size)
 // plus (3, heads, size).
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace rules {
 
@@ -122,4 +122,4 @@ template <std::size_t N, DistributedTensor X>
 
 }  // namespace ops
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -3,7 +3,7 @@
 #include "distx/connect/control/group.hpp"
 #include "distx/connect/file/detail/generation.hpp"
 
-namespace distx::detail::file {
+namespace distx::inline DISTX_ABI::detail::file {
 
 using control::Frame;
 using control::FrameKind;
@@ -259,4 +259,4 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
                                           std::make_shared<FileTransport>(joined.rank, std::move(joined.job)));
 }
 
-}  // namespace distx::detail::file
+}  // namespace distx::inline DISTX_ABI::detail::file

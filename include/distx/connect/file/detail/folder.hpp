@@ -14,7 +14,7 @@
 #include "distx/posix/random_name.hpp"
 #include "distx/posix/small_file.hpp"
 
-namespace distx::detail::file {
+namespace distx::inline DISTX_ABI::detail::file {
 
 using posix::Descriptor;
 
@@ -178,4 +178,4 @@ class Folder {
   std::filesystem::path path_;
 };
 
-}  // namespace distx::detail::file
+}  // namespace distx::inline DISTX_ABI::detail::file

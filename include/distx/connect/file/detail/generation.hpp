@@ -7,7 +7,7 @@
 #include "distx/connect/file/detail/folder.hpp"
 #include "distx/connect/file/detail/poll_until.hpp"
 
-namespace distx::detail::file {
+namespace distx::inline DISTX_ABI::detail::file {
 
 using control::SentError;
 using posix::has_ended;
@@ -215,4 +215,4 @@ class JoinRequest {
   std::optional<Folder> outer_;
 };
 
-}  // namespace distx::detail::file
+}  // namespace distx::inline DISTX_ABI::detail::file

@@ -7,7 +7,7 @@
 #include "distx/connect/detail/name_ranks.hpp"
 #include "distx/core/detail/wait.hpp"
 
-namespace distx::detail::file {
+namespace distx::inline DISTX_ABI::detail::file {
 
 /// Waits until `ready()`, with pauses that grow to five milliseconds.
 ///
@@ -23,4 +23,4 @@ WaitEnd poll_until(const Deadline& deadline, Ready&& ready, Stopped&& stopped) {
   }
 }
 
-}  // namespace distx::detail::file
+}  // namespace distx::inline DISTX_ABI::detail::file

@@ -3,7 +3,7 @@
 #include "distx/connect/file/detail/generation.hpp"
 #include "distx/core/detail/early_warning.hpp"
 
-namespace distx::detail::file {
+namespace distx::inline DISTX_ABI::detail::file {
 
 /// How ranks that know nothing but a folder find each other in it.
 ///
@@ -301,4 +301,4 @@ class Rendezvous {
   std::string twin_;                          ///< the message about another process of this rank, if there is one
 };
 
-}  // namespace distx::detail::file
+}  // namespace distx::inline DISTX_ABI::detail::file

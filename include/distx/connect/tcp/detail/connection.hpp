@@ -5,7 +5,7 @@
 #include "distx/connect/control/frame.hpp"
 #include "distx/connect/tcp/detail/socket.hpp"
 
-namespace distx::detail::tcp {
+namespace distx::inline DISTX_ABI::detail::tcp {
 
 /// Wakes a thread that waits in poll(2).
 class WakePipe {
@@ -99,4 +99,4 @@ class BufferedSocket {
   std::size_t sent_ = 0;
 };
 
-}  // namespace distx::detail::tcp
+}  // namespace distx::inline DISTX_ABI::detail::tcp

@@ -16,7 +16,7 @@
 //   rank 0:  magic, nonce
 //   rank:    magic, nonce, HMAC(token, "rank", both nonces)
 //   rank 0:  HMAC(token, "root", both nonces), or zeros if the rank's proof is wrong
-namespace distx::detail::tcp {
+namespace distx::inline DISTX_ABI::detail::tcp {
 
 inline constexpr std::string_view magic = "distx/1\n";
 inline constexpr std::size_t greeting_bytes = magic.size() + sizeof(Digest);
@@ -97,4 +97,4 @@ struct JoinProblem {
   return token;
 }
 
-}  // namespace distx::detail::tcp
+}  // namespace distx::inline DISTX_ABI::detail::tcp

@@ -9,7 +9,7 @@
 #include "distx/core/detail/early_warning.hpp"
 #include "distx/core/detail/start_thread.hpp"
 
-namespace distx::detail::tcp {
+namespace distx::inline DISTX_ABI::detail::tcp {
 
 /// Rank 0's service: accepts the other ranks, completes calls, and passes on failures. One thread serves them all.
 ///
@@ -296,4 +296,4 @@ class Hub final : control::ControlRoot {
   std::jthread thread_;
 };
 
-}  // namespace distx::detail::tcp
+}  // namespace distx::inline DISTX_ABI::detail::tcp

@@ -5,7 +5,7 @@
 #include "distx/connect/tcp/detail/handshake.hpp"
 
 // The connections of rank 0, and which ranks can join. See Hub.
-namespace distx::detail::tcp {
+namespace distx::inline DISTX_ABI::detail::tcp {
 
 using control::Process;
 using control::RankRecord;
@@ -71,4 +71,4 @@ struct HubConnection final : control::RankChannel {
   return {'t', -1, std::move(message)};
 }
 
-}  // namespace distx::detail::tcp
+}  // namespace distx::inline DISTX_ABI::detail::tcp

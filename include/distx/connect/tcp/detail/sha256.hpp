@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <string_view>
 
-namespace distx::detail::tcp {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::detail::tcp {
 
 /// A SHA-256 value, and the size of every nonce and proof.
 using Digest = std::array<std::uint8_t, 32>;
@@ -118,4 +120,4 @@ class Sha256 {
   return difference == 0;
 }
 
-}  // namespace distx::detail::tcp
+}  // namespace distx::inline DISTX_ABI::detail::tcp

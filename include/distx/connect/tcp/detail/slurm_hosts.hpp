@@ -5,7 +5,9 @@
 #include <string>
 #include <string_view>
 
-namespace distx::detail::tcp {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::detail::tcp {
 
 /// Returns the first host of a list of Slurm's, such as `node[01-03,7],gpu1`; null if the list is malformed.
 [[nodiscard]] inline std::optional<std::string> first_slurm_host(std::string_view list) {
@@ -37,4 +39,4 @@ namespace distx::detail::tcp {
   return static_cast<int>(least + (job * 31u + step) % count);
 }
 
-}  // namespace distx::detail::tcp
+}  // namespace distx::inline DISTX_ABI::detail::tcp

@@ -15,12 +15,13 @@
 #include <system_error>
 #include <vector>
 
+#include "distx/connect/detail/variables.hpp"
 #include "distx/connect/tcp/detail/sha256.hpp"
 #include "distx/core/deadline.hpp"
 #include "distx/core/error.hpp"
 #include "distx/posix/descriptor.hpp"
 
-namespace distx::detail::tcp {
+namespace distx::inline DISTX_ABI::detail::tcp {
 
 using posix::Descriptor;
 
@@ -34,6 +35,16 @@ struct Endpoint {
     return (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
   }
 };
+
+/// Splits `host:port` or `[host]:port`; the host is empty if the port is missing.
+[[nodiscard]] inline Endpoint endpoint_from(std::string_view text) {
+  const auto colon = text.rfind(':');
+  if (colon == std::string_view::npos) return {};
+  auto host = text.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  const auto port = parse_int(text.substr(colon + 1));
+  return {std::string(host), port.value_or(0)};
+}
 
 /// One address that an endpoint's name stands for.
 struct SocketAddress {
@@ -231,4 +242,4 @@ class Listener {
   Endpoint endpoint_;
 };
 
-}  // namespace distx::detail::tcp
+}  // namespace distx::inline DISTX_ABI::detail::tcp

@@ -9,7 +9,7 @@
 #include "distx/core/detail/early_warning.hpp"
 #include "distx/core/detail/start_thread.hpp"
 
-namespace distx::detail::tcp {
+namespace distx::inline DISTX_ABI::detail::tcp {
 
 /// Where rank 0 listens, and the token that it knows.
 struct RootAddress {
@@ -159,4 +159,4 @@ class Spoke {
   std::jthread thread_;
 };
 
-}  // namespace distx::detail::tcp
+}  // namespace distx::inline DISTX_ABI::detail::tcp

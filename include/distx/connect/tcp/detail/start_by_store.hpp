@@ -3,7 +3,7 @@
 #include "distx/connect/tcp/address_store.hpp"
 #include "distx/connect/tcp/detail/store_client.hpp"
 
-namespace distx::detail::tcp {
+namespace distx::inline DISTX_ABI::detail::tcp {
 
 /// Where ranks find the store that an agent serves, and their keys in it.
 struct StoreTerms {
@@ -48,4 +48,4 @@ struct StoreTerms {
                     terms, deadline);
 }
 
-}  // namespace distx::detail::tcp
+}  // namespace distx::inline DISTX_ABI::detail::tcp

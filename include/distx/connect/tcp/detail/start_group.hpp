@@ -4,7 +4,7 @@
 
 #include "distx/connect/tcp/detail/transport.hpp"
 
-namespace distx::detail::tcp {
+namespace distx::inline DISTX_ABI::detail::tcp {
 
 /// Locates rank 0 at a known endpoint.
 [[nodiscard]] inline Locate at(const Endpoint& endpoint, const JoinTerms& terms) {
@@ -80,4 +80,4 @@ namespace distx::detail::tcp {
   return join(terms, connect_to_root(at(endpoint, terms), terms.deadline, deadline, terms.where()), deadline);
 }
 
-}  // namespace distx::detail::tcp
+}  // namespace distx::inline DISTX_ABI::detail::tcp

@@ -7,7 +7,7 @@
 
 #include "distx/connect/tcp/detail/socket.hpp"
 
-namespace distx::detail::tcp {
+namespace distx::inline DISTX_ABI::detail::tcp {
 
 /// A connection to the TCPStore of PyTorch's c10d, which torchrun's agent serves.
 ///
@@ -104,4 +104,4 @@ class StoreClient {
   std::string problem_;
 };
 
-}  // namespace distx::detail::tcp
+}  // namespace distx::inline DISTX_ABI::detail::tcp

@@ -6,7 +6,7 @@
 
 #include "distx/connect/tcp/detail/hub_connection.hpp"
 
-namespace distx::detail::tcp {
+namespace distx::inline DISTX_ABI::detail::tcp {
 
 /// Rank 0's connections that have not proven the token, in the order in which they were accepted.
 ///
@@ -88,4 +88,4 @@ class Strangers {
   time_point listen_again_{};
 };
 
-}  // namespace distx::detail::tcp
+}  // namespace distx::inline DISTX_ABI::detail::tcp

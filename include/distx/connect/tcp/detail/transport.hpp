@@ -4,7 +4,7 @@
 #include "distx/connect/tcp/detail/hub.hpp"
 #include "distx/connect/tcp/detail/spoke.hpp"
 
-namespace distx::detail::tcp {
+namespace distx::inline DISTX_ABI::detail::tcp {
 
 /// One rank's connections over TCP: rank 0 serves the others with a `Hub`; each of them has a `Spoke`.
 class TcpTransport final : public control::ControlTransport {
@@ -92,4 +92,4 @@ struct JoinTerms {
   return await_group(terms, std::move(transport), deadline, is_running ? "the job at " + address : "");
 }
 
-}  // namespace distx::detail::tcp
+}  // namespace distx::inline DISTX_ABI::detail::tcp

@@ -7,7 +7,7 @@
 #include "distx/comm/detail/arguments.hpp"
 
 // Conversions of users' arrays to Span: everything that a collective takes, and all else with data() and size().
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 // std::ranges::range without <ranges>, which takes a tenth of a second to compile.
 namespace iteration {
@@ -78,4 +78,4 @@ template <class A>
 concept ParameterArray = Contiguous<std::remove_reference_t<A>> && Stays<A> &&
                          FloatingElement<contiguous_element_t<std::remove_reference_t<A>>>;
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -5,7 +5,9 @@
 #include <string>
 #include <string_view>
 
-namespace distx::detail {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::detail {
 
 /// Why a call is out of order in a training step. Each has one message, thrown as an InvalidState.
 enum class StepFault : std::uint8_t {
@@ -85,4 +87,4 @@ inline constexpr std::array<std::string_view, 27> step_fault_messages = {
   return std::string("'").append(name).append("' is frozen and has no gradient; set .trainable = true");
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -7,7 +7,7 @@
 #include "distx/comm/detail/in_order.hpp"
 
 // The streams that a training's calls are given, and the order among them. Empty for memory spaces without streams.
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// A set of streams.
 template <MemorySpace Space>
@@ -68,4 +68,4 @@ void synchronize_all() {
   if constexpr (requires { Space::stream::synchronize_all(); }) Space::stream::synchronize_all();
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -6,7 +6,7 @@
 #include "distx/comm/any_communicator.hpp"
 #include "distx/core/detail/revocation_reason.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// A MismatchError that every rank throws by itself, after the ranks have exchanged what differs.
 class AgreedMismatch : public MismatchError {
@@ -91,4 +91,4 @@ class TrainingCommunicators {
   std::function<void(const std::string&)> revoke_others_{};
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -5,7 +5,7 @@
 
 #include "distx/core/element.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// How the gradients of a step's micro-batches are accumulated.
 enum class Accumulation { none, local, sharded };
@@ -38,4 +38,4 @@ struct TrainingPolicies {
   }
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

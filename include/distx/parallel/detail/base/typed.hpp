@@ -3,7 +3,7 @@
 #include "distx/core/span.hpp"
 #include "distx/memory/operations.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Calls f with a span of the actual element type.
 /// @pre it is a floating type
@@ -40,4 +40,4 @@ void cast_to(typename Space::stream stream, Span<AnyElement, Space> to, Span<Any
   with_type(to, [&](auto wanted) { with_type(from, [&](auto given) { cast(stream, wanted, given); }); });
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -6,7 +6,7 @@
 #include "distx/parallel/detail/bucket/bucket.hpp"
 #include "distx/parallel/detail/optimizer/any_optimizer.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Allocates this rank's shards of the weights in one piece, of the same size on every rank: parameters assigned whole
 /// to a rank make the shards of a bucket uneven. Collective.
@@ -194,4 +194,4 @@ void allocate_local(Buckets<Space>& buckets, const std::vector<ParameterEntry<Sp
   workspace->allocate(account);
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

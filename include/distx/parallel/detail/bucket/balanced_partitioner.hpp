@@ -4,7 +4,7 @@
 
 #include "distx/parallel/detail/bucket/bucket_layout.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Partitions buffers in which some parameters must stay whole, and balances the shards' sizes over all buffers.
 class BalancedPartitioner {
@@ -66,4 +66,4 @@ class BalancedPartitioner {
   std::vector<std::size_t> loads_;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

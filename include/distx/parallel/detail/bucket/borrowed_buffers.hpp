@@ -4,7 +4,7 @@
 #include "distx/comm/detail/host_values.hpp"
 #include "distx/parallel/detail/bucket/flat_buffer.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Borrowed gradients of at most this many bytes are packed into one message: two copies cost less than a message.
 inline constexpr std::size_t packed_gradient_bytes = 65536;
@@ -71,4 +71,4 @@ template <MemorySpace Space>
   return buffers;
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

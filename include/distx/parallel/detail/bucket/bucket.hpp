@@ -6,7 +6,7 @@
 #include "distx/parallel/detail/memory/pool.hpp"
 #include "distx/parallel/detail/optimizer/shard_update.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Parameters that are reduced, updated and gathered together.
 template <MemorySpace Space>
@@ -23,4 +23,4 @@ struct Bucket {
 template <MemorySpace Space>
 using Buckets = std::deque<Bucket<Space>>;
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -3,7 +3,7 @@
 #include "distx/parallel/detail/bucket/partition.hpp"
 #include "distx/parallel/parameter_list.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The range of one parameter in a flat buffer, in elements.
 struct ParameterRange {
@@ -68,4 +68,4 @@ template <MemorySpace Space>
   return layout;
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -5,7 +5,7 @@
 #include "distx/parallel/detail/bucket/bucket_layout.hpp"
 #include "distx/parallel/segment.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 template <MemorySpace Space>
 [[nodiscard]] Span<std::byte, Space> bytes_of(Span<AnyElement, Space> span) noexcept {
@@ -101,4 +101,4 @@ struct FlatBuffer {
   }
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -4,7 +4,7 @@
 #include "distx/parallel/detail/base/training_communicators.hpp"
 #include "distx/parallel/detail/bucket/bucket.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Gives owned parameters the first values of rank `root`, or those that an earlier training has left there.
 ///
@@ -57,4 +57,4 @@ void adopt_values(Buckets<Space>& buckets, const std::vector<ParameterEntry<Spac
   }
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

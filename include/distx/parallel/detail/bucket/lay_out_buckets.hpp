@@ -8,7 +8,7 @@
 #include "distx/parallel/detail/bucket/plan_buckets.hpp"
 #include "distx/parallel/detail/optimizer/any_optimizer.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Returns the buckets of a training, laid out but without memory. Collective over all ranks.
 template <MemorySpace Space>
@@ -50,4 +50,4 @@ template <MemorySpace Space>
   return buckets;
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

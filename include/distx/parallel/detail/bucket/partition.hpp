@@ -5,7 +5,7 @@
 #include "distx/comm/calls/collectives.hpp"
 #include "distx/memory/detail/lines.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// A partition of a buffer into one contiguous shard per rank, in rank order; shards may be empty.
 class Partition {
@@ -40,4 +40,4 @@ class Partition {
   std::vector<std::size_t> counts_;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -3,7 +3,7 @@
 #include "distx/parallel/data_parallel_options.hpp"
 #include "distx/parallel/parameter_list.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Returns the limit of the first bucket, which is smaller so that the first reduction starts early.
 [[nodiscard]] inline std::size_t first_bucket_bytes(std::size_t bucket_bytes) noexcept {
@@ -41,4 +41,4 @@ std::vector<std::vector<std::size_t>> plan_buckets(const std::vector<ParameterEn
   return buckets;
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

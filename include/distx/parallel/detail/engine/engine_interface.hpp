@@ -17,7 +17,7 @@
 #include "distx/parallel/training_state.hpp"
 #include "distx/parallel/unsharded.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 template <MemorySpace Space>
 class Replicas;
@@ -125,4 +125,4 @@ std::uint64_t replicate(TrainingCalls<Space>& engine, KeptReplicas<Space>& kept,
 template <MemorySpace Space>
 void take_replicas(TrainingCalls<Space>& engine, KeptReplicas<Space>& kept);
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/parallel/detail/engine/engine_interface.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Lets owned parameters whose values an ended training has sharded be in another training, where they begin as zeros.
 template <MemorySpace Space>
@@ -61,4 +61,4 @@ class EngineOwner {
   KeptReplicas<Space> kept_{};  // between a failure and the end of `recover`
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -8,7 +8,7 @@
 #include "distx/parallel/detail/engine/checks/check_training.hpp"
 #include "distx/parallel/detail/engine/gather/weight_gatherer.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The buckets of a training and all of its memory.
 template <MemorySpace Space>
@@ -168,4 +168,4 @@ template <MemorySpace Space>
   });
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -3,7 +3,6 @@
 #include "distx/parallel/detail/engine/checks/divergence_guard.hpp"
 #include "distx/parallel/detail/engine/checks/step_options_check.hpp"
 #include "distx/parallel/detail/engine/engine_interface.hpp"
-#include "distx/parallel/detail/engine/gather/unsharded_calls.hpp"
 #include "distx/parallel/detail/engine/state/list_state.hpp"
 #include "distx/parallel/detail/engine/state/recovery.hpp"
 #include "distx/parallel/detail/engine/step/gradient_reducer.hpp"
@@ -13,7 +12,7 @@
 #include "distx/parallel/detail/engine/step/step_state.hpp"
 #include "distx/parallel/detail/engine/training_buckets.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The error that has ended a training, as later calls report it.
 struct TrainingEnd {
@@ -384,4 +383,4 @@ class TrainingEngine final : public TrainingCalls<Space> {
   StepCapture<Space> capture_{};  // last: its graph is destroyed before the communicators
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

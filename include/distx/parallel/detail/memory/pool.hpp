@@ -8,7 +8,7 @@
 #include "distx/parallel/detail/base/streams.hpp"
 #include "distx/parallel/detail/memory/tracked_memory.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 template <MemorySpace Space>
 class MemoryPool;
@@ -159,4 +159,4 @@ TrackedMemory<Space> PoolAllocation<Space>::owner() const noexcept {
   return own_ != nullptr ? own_ : pool_ != nullptr ? pool_->memory_ : nullptr;
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

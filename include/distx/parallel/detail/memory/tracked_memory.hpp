@@ -5,7 +5,7 @@
 #include "distx/comm/any_communicator.hpp"
 #include "distx/observe/memory_ledger.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Memory that an account counts until its last owner releases it.
 template <MemorySpace Space>
@@ -48,4 +48,4 @@ TrackedMemory<Space> allocate_tracked_local(const std::shared_ptr<MemoryAccount>
                                                CommunicatorMemory<std::byte, Space>(buffer->span(), buffer));
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -6,7 +6,7 @@
 #include "distx/parallel/detail/optimizer/shard_update_of.hpp"
 #include "distx/parallel/parameter_options.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The parameters that an optimizer needs whole on one rank.
 enum class TakesWhole { none, matrices, all };
@@ -42,4 +42,4 @@ template <MemorySpace Space, ShardableOptimizer Optimizer>
           }};
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

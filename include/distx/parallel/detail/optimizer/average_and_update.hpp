@@ -5,7 +5,7 @@
 #include "distx/comm/ops.hpp"
 #include "distx/optim/fused_update.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Averages the gradients of all ranks and updates `count` weights, a multiple of Lanes<A, Bytes>::size.
 template <class Optimizer, class A>
@@ -59,4 +59,4 @@ void average_and_update(const Optimizer& optimizer, const Step& step, Span<A> we
   fused_update(HostStream{}, optimizer, step, weight.subspan(whole, rest), Span<const A>(averages.data(), rest), rests);
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

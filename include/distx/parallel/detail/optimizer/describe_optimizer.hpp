@@ -5,16 +5,17 @@
 #include <string>
 #include <string_view>
 
+#include "distx/core/detail/plain_name.hpp"
 #include "distx/core/detail/shortest.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
-/// Returns the name of a type as the compiler spells it.
+/// Returns the name of a type as the compiler spells it, in every form of the library.
 template <class T>
 [[nodiscard]] std::string type_name() {
   std::string_view text = std::source_location::current().function_name();
   text.remove_prefix(text.find("T = ") + 4);
-  return std::string(text.substr(0, text.find_first_of(";]")));
+  return plain_name(text.substr(0, text.find_first_of(";]")));
 }
 
 /// Calls f(name, value) for each member that has the usual name of a hyperparameter.
@@ -62,4 +63,4 @@ template <class O>
   }
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -4,7 +4,7 @@
 #include "distx/optim/matrix_optimizer.hpp"
 #include "distx/parallel/detail/memory/tracked_memory.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// A piece of a parameter, as its optimizer sees it.
 struct PieceDescription {
@@ -89,4 +89,4 @@ class ShardState {
   TrackedMemory<Space> memory_;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -8,7 +8,7 @@
 #include "distx/optim/detail/update_piece.hpp"
 #include "distx/parallel/segment.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The update of one piece of a shard in one step; it may overwrite the gradient.
 template <MemorySpace Space>
@@ -52,4 +52,4 @@ class ShardUpdate {
   [[nodiscard]] virtual Span<AnyElement, Space> array(std::size_t piece, std::size_t k) const noexcept = 0;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -9,7 +9,7 @@
 #include "distx/parallel/detail/optimizer/shard_update.hpp"
 #include "distx/parallel/detail/optimizer/shared_norms.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Updates weights of T, or, with T float, the master weights of 16-bit weights.
 template <MemorySpace Space, ShardableOptimizer Optimizer, FloatingElement T>
@@ -286,4 +286,4 @@ std::unique_ptr<ShardUpdate<Space>> make_shard_update(const Optimizer& optimizer
   }
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -4,7 +4,7 @@
 #include "distx/comm/detail/host_values.hpp"
 #include "distx/memory/fixed_point.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Euclidean norms of several vectors that are sharded over the ranks: the same bits for every partition.
 ///
@@ -50,4 +50,4 @@ class SharedNorms {
   std::vector<std::uint64_t> parts_;  // high and low of each
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

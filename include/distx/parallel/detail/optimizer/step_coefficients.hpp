@@ -4,7 +4,7 @@
 
 #include "distx/comm/detail/in_order.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The optimizer's coefficients of a step in the memory where captured kernels read them.
 ///
@@ -44,4 +44,4 @@ class StepCoefficients {
   std::size_t turn_ = 0;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/parallel/layers/linear.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The branch of a residual connection: a ColumnParallel layer, a local function, and a RowParallel layer.
 ///
@@ -34,4 +34,4 @@ class ResidualBranch {
   Derived& self() { return static_cast<Derived&>(*this); }
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

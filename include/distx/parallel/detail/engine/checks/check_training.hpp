@@ -6,7 +6,7 @@
 #include "distx/parallel/detail/optimizer/any_optimizer.hpp"
 #include "distx/parallel/parameter_list.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Checks that Precision and `.loss_scale` apply to some trained parameter.
 /// @param entries  the parameters of a whole model, or of all parts of one
@@ -89,4 +89,4 @@ void check_same_training(AnyCommunicator<Space>& comm, const std::vector<Paramet
   check_consistency(comm, record, "construct the same training on every rank", context);
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -9,7 +9,7 @@
 #include "distx/comm/detail/host_values.hpp"
 #include "distx/parallel/detail/base/training_communicators.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// What must be the same on all ranks, item by item: the name of each, and its value as text.
 struct ConsistencyRecord {
@@ -73,4 +73,4 @@ void check_consistency(AnyCommunicator<Space>& comm, const ConsistencyRecord& re
                        context);
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

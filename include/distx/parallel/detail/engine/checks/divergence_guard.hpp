@@ -7,7 +7,7 @@
 #include "distx/parallel/detail/engine/checks/consistency.hpp"
 #include "distx/parallel/detail/engine/step/optimizer_shards.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Checks, in every n-th step, what a correct training never changes: each rank's gradients are finite before they
 /// are reduced, and what several ranks hold is the same on all of them after the step.
@@ -86,4 +86,4 @@ class DivergenceGuard {
   std::vector<std::uint64_t> words_{};  // of one parameter
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -4,7 +4,7 @@
 #include "distx/parallel/data_parallel_options.hpp"
 #include "distx/parallel/detail/engine/checks/consistency.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Checks the options of each step, on this rank and, from time to time, against the other ranks.
 ///
@@ -60,4 +60,4 @@ class StepOptionsCheck {
   std::vector<Noted> noted_;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -3,7 +3,7 @@
 #include "distx/observe/flight_recorder.hpp"
 #include "distx/parallel/detail/bucket/bucket.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Returns the label of a bucket's communication in the flight record, with the name of its first parameter.
 template <MemorySpace Space>
@@ -61,4 +61,4 @@ class WeightGather {
   bool started_ = false;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

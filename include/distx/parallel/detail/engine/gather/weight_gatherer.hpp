@@ -4,7 +4,7 @@
 #include "distx/parallel/detail/engine/gather/weight_gather.hpp"
 #include "distx/parallel/detail/engine/parameters/parameter_store.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Gives owned parameters copies of their whole values, in memory of this rank.
 ///
@@ -320,4 +320,4 @@ class WeightGatherer {
   bool evaluating_ = false;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

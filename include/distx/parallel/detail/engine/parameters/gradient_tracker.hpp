@@ -5,7 +5,7 @@
 #include "distx/parallel/detail/base/step_faults.hpp"
 #include "distx/parallel/parameter_list.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The state of one parameter in a step.
 template <MemorySpace Space>
@@ -104,4 +104,4 @@ class GradientTracker {
   std::vector<ParameterStepState<Space>> states_;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

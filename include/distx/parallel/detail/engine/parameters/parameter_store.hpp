@@ -5,7 +5,7 @@
 #include "distx/parallel/detail/base/training_policies.hpp"
 #include "distx/parallel/detail/engine/parameters/gradient_tracker.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The parameters and buffers of one training, and what the current step knows of each.
 ///
@@ -117,4 +117,4 @@ class ParameterStore {
   bool claimed_ = false;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

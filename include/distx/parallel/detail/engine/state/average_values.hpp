@@ -5,7 +5,7 @@
 #include "distx/core/span.hpp"
 #include "distx/parallel/detail/memory/tracked_memory.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The values of an exponential average: of each parameter, the part that this rank updates.
 template <MemorySpace Space>
@@ -35,4 +35,4 @@ class LivingAverages {
   return weight == ElementType::f64 ? ElementType::f64 : ElementType::f32;
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -7,7 +7,7 @@
 #include "distx/parallel/detail/engine/step/loss_scaler.hpp"
 #include "distx/parallel/training_state.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Returns a training's counters.
 template <MemorySpace Space>
@@ -165,4 +165,4 @@ void add_empty(TrainingState<Space>& state, const std::vector<MeshParameter>& pa
   }
 }
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

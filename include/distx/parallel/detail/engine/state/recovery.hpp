@@ -7,7 +7,7 @@
 #include "distx/comm/movement.hpp"
 #include "distx/parallel/detail/engine/state/replicas.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The state from which a training continues on other ranks: the newest version of which they have all shares.
 ///
@@ -210,4 +210,4 @@ class Recovery {
   std::vector<std::size_t> sources_;  // of each earlier rank's shares: the new rank that has them
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

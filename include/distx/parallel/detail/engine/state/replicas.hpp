@@ -6,7 +6,7 @@
 #include "distx/parallel/detail/engine/state/state_layout.hpp"
 #include "distx/parallel/detail/memory/tracked_memory.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Copies of a training's state between steps, from which it continues on other ranks.
 ///
@@ -180,4 +180,4 @@ class Replicas {
   std::size_t next_ = 0;          // the one that the next commit writes
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -7,7 +7,7 @@
 #include "distx/comm/detail/host_values.hpp"
 #include "distx/parallel/training_state.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The elements of an array from `begin` on.
 struct StateRange {
@@ -77,4 +77,4 @@ class StateLayout {
   std::vector<std::uint64_t> numbers_;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

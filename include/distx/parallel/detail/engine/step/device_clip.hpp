@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/parallel/detail/engine/step/gradient_norm.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Computes the norm of a step's gradients, and the factor that clips them, in a GPU's memory and in stream order: the
 /// host reads the result only when it settles the step.
@@ -108,4 +108,4 @@ class DeviceClip {
   bool pending_ = false;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -8,7 +8,7 @@
 #include "distx/memory/fixed_point.hpp"
 #include "distx/parallel/detail/bucket/flat_buffer.hpp"
 
-namespace distx {
+namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
@@ -116,4 +116,4 @@ template <MemorySpace Space>
 
 }  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::inline DISTX_ABI

@@ -7,7 +7,7 @@
 #include "distx/parallel/detail/engine/parameters/parameter_store.hpp"
 #include "distx/parallel/detail/engine/step/one_pass_update.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Returns the averaging op of a floating element type.
 [[nodiscard]] inline AnyOp average_of(ElementType type) noexcept {
@@ -359,4 +359,4 @@ class GradientReducer {
   Streams<Space> finished_on_;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

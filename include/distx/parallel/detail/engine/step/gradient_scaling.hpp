@@ -4,7 +4,7 @@
 #include "distx/parallel/detail/engine/step/loss_scaler.hpp"
 #include "distx/parallel/detail/engine/step/optimizer_shards.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Clips the gradients of a step by their norm, undoes the scale of the losses, and finds steps to be skipped.
 template <MemorySpace Space>
@@ -179,4 +179,4 @@ class GradientScaling {
   std::shared_ptr<DeviceClip<Space>> device_{};  // null until the first step that needs it, and in host memory
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

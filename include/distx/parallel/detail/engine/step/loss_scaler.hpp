@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace distx::detail {
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::detail {
 
 /// The factor of the losses that keeps small float16 gradients from vanishing: halved when a gradient is not finite,
 /// doubled after 2000 finite steps in a row (Micikevicius et al., arXiv 1710.03740, section 3.2).
@@ -44,4 +46,4 @@ class LossScaler {
   std::uint64_t skipped_ = 0;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/parallel/detail/bucket/bucket.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Updates this rank's part of a bucket while its gradients are reduced: passed to the reduction, it takes the
 /// gradients from all ranks' memory, and no average is stored.
@@ -54,4 +54,4 @@ class OnePassUpdate final : public OperandConsumer {
   std::vector<const void*> gradients_{};
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -8,7 +8,7 @@
 #include "distx/parallel/detail/engine/step/one_pass_update.hpp"
 #include "distx/parallel/detail/optimizer/step_coefficients.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// This rank's shards of the optimizer: updates them, and gathers what other ranks have updated.
 ///
@@ -177,4 +177,4 @@ class OptimizerShards {
   bool captures_ = false;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

@@ -9,7 +9,7 @@
 #include "distx/parallel/detail/base/training_communicators.hpp"
 #include "distx/parallel/detail/engine/step/step_state.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// A step of a training that was captured, and how it is replayed.
 ///
@@ -123,4 +123,4 @@ class StepCapture {
   bool recording_ = false;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

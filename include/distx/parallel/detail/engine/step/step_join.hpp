@@ -3,7 +3,7 @@
 #include "distx/comm/detail/host_values.hpp"
 #include "distx/parallel/detail/base/training_communicators.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// A call that the ranks with a batch make in a step, and that ranks without one make with them.
 enum class JoinedCall : std::uint8_t { none, unshard, ready, micro_batch, last_micro_batch, end };
@@ -64,4 +64,4 @@ class StepJoin {
   bool announces_ = false;
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

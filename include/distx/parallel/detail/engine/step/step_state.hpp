@@ -4,7 +4,7 @@
 
 #include "distx/parallel/detail/base/step_faults.hpp"
 
-namespace distx::detail {
+namespace distx::inline DISTX_ABI::detail {
 
 /// The calls of a training whose order matters; `between_steps` is every call that needs finished weights, but
 /// `load`, which replaces them.
@@ -129,4 +129,4 @@ class StepState {
   std::shared_ptr<void> swap_token_ = std::make_shared<char>();
 };
 
-}  // namespace distx::detail
+}  // namespace distx::inline DISTX_ABI::detail

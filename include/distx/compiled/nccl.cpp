@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Defines what nccl.hpp declares in programs that are compiled with -DDISTX_COMPILED=extern.
+#undef DISTX_COMPILED
+#define DISTX_COMPILED extern
+#include <distx/comm.hpp>
+#include <distx/cuda.hpp>
+#undef DISTX_COMPILED
+#define DISTX_COMPILED
+#include <distx/nccl/detail/definitions.hpp>
+
+// Last: clang instantiates only what has been defined before.
+#include <distx/nccl.hpp>

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "distx/connect/control/threads.hpp"
+#include "distx/connect/spawn.hpp"
+#include "distx/core/detail/leak.hpp"
+#include "distx/core/detail/unknown_exception.hpp"
+#include "distx/core/version.hpp"
+
+namespace distx::inline DISTX_ABI::detail {
+
+inline std::string message_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    return known.what();
+  } catch (...) {
+    return unknown_exception;
+  }
+}
+
+/// The first exception of a rank, unless it is a consequence of another one: a RevokedError.
+class FirstException {
+ public:
+  void note(int rank, std::string reason, std::exception_ptr cause, bool is_consequence = false) {
+    const std::lock_guard lock(mutex_);
+    if (rank_ >= 0 && (is_consequence || !is_consequence_)) return;
+    rank_ = rank;
+    reason_ = std::move(reason);
+    cause_ = std::move(cause);
+    is_consequence_ = is_consequence;
+  }
+  /// @throws RankFailure if there is one
+  void raise(int size) const {
+    const std::lock_guard lock(mutex_);
+    if (rank_ >= 0)
+      throw RankFailure(control::name_of(rank_, size) + " ended with an exception: " + reason_, rank_, cause_);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  int rank_ = -1;
+  std::string reason_;
+  std::exception_ptr cause_;
+  bool is_consequence_ = false;
+};
+
+DISTX_INLINE void run_threads(Threads threads, void (*body)(void* state, ThreadConnector connector), void* state) {
+  const MadeHere made;
+  const auto root = std::make_shared<control::ThreadRoot>(threads.count);
+  std::vector<std::shared_ptr<control::ThreadTransport>> links;  // of all, before the first one uses it
+  for (int rank = 0; rank < threads.count; ++rank)
+    links.push_back(std::make_shared<control::ThreadTransport>(root, rank));
+  FirstException first;
+  // A forked process does not end the ranks of this one, and another thread may have held the root's mutex at the fork.
+  const auto end = [&](int rank, const std::string* reason) {
+    if (made.is_here()) links[static_cast<std::size_t>(rank)]->end(reason);
+  };
+  const auto run = [&](int rank) noexcept {
+    std::string reason;
+    try {
+      body(state, ThreadConnector(make_here<control::ControlGroup>(
+                      "threads", threads.deadline, control::NextGroup{rank, std::vector<posix::Process>(links.size())},
+                      links[static_cast<std::size_t>(rank)])));
+      return end(rank, nullptr);
+    } catch (const RevokedError& error) {
+      reason = error.what();
+      first.note(rank, reason, std::current_exception(), true);
+    } catch (...) {
+      const auto cause = std::current_exception();
+      reason = message_of(cause);
+      first.note(rank, reason, cause);
+    }
+    end(rank, &reason);
+  };
+  {
+    std::vector<std::jthread> others;  // joined by their destructors, also when a thread cannot be started
+    try {
+      others.reserve(links.size());
+      for (int rank = 1; rank < threads.count; ++rank) others.emplace_back(run, rank);
+    } catch (const std::exception& error) {
+      const auto reason = std::string("cannot start a thread: ") + error.what();
+      first.note(0, reason, std::current_exception());
+      end(0, &reason);
+      first.raise(threads.count);
+    }
+    run(0);  // also if a rank has failed already: the others may continue
+    if (!made.is_here()) {
+      leak(std::move(others));  // a forked process does not have these threads
+      leak(std::move(links));
+    }
+  }
+  first.raise(threads.count);
+}
+
+}  // namespace distx::inline DISTX_ABI::detail

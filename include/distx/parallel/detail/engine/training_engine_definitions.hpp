@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <thread>
+
+#include "distx/parallel/detail/engine/training_engine.hpp"
+
+namespace distx::inline DISTX_ABI::detail {
+
+template <MemorySpace Space>
+TrainingEngine<Space>::TrainingEngine(AnyCommunicator<Space> comm, std::vector<ParameterEntry<Space>> entries,
+                                      const AnyOptimizer<Space>& optimizer, const TrainingPolicies& policies,
+                                      const DataParallelOptions& options, const here& location)
+    : policies_(with_shared_weights(policies, options, comm, entries)),
+      options_(options),
+      location_(location),
+      comms_(std::move(comm), location),
+      parameters_(std::move(entries)),
+      buckets_(make_training_buckets(parameters_, comms_, optimizer, policies_, options, location)),
+      reducer_(buckets_.all(), parameters_, comms_, policies_, buckets_.gradient_pool(), options.overlap,
+               options.allow_unused, one_pass()),
+      shards_(buckets_.all(), parameters_, comms_, policies_, options.overlap),
+      scaling_(options, parameters_.scales_loss(policies_)),
+      divergence_(options.guard_every) {
+  if (policies_.stage == 3)
+    gatherer_ = std::make_shared<WeightGatherer<Space>>(buckets_.all(), parameters_, comms_, buckets_.value_pool(),
+                                                        options.overlap);
+  parameters_.claim(reducer_.allocates_gradients_lazily() || !done_at_return<Space>,
+                    [this](std::size_t index, stream after) {
+                      const Guard on(device_);
+                      return guard([&] {
+                        calls_.enter(after);
+                        return reducer_.open(index, after);
+                      });
+                    });
+}
+
+template <MemorySpace Space>
+TrainingEngine<Space>::~TrainingEngine() {
+  const Guard on(device_);
+  parameters_.release();
+  reducer_.abandon();
+  shards_.abandon();
+  if (gatherer_ != nullptr) gatherer_->abandon();
+  try {
+    synchronize_all<Space>();  // enqueued work may use memory that is freed now
+  } catch (...) {              // a broken device does no work
+  }
+}
+
+template <MemorySpace Space>
+OnePass TrainingEngine<Space>::one_pass() {
+  auto& all = comms_.all();
+  if (policies_.stage == 0 || policies_.hybrid || all.size() == 1 || !all.passes_operands() || options_.clips() ||
+      options_.skip_nonfinite || parameters_.scales_loss(policies_))
+    return OnePass::never;
+  if (!options_.overlap) return OnePass::always;
+  // A processor without a rank can reduce during the backward pass. Ranks may see different numbers of processors.
+  unsigned processors = std::thread::hardware_concurrency();
+  comms_.guard([&] { all_reduce_values(all, Span<unsigned>(&processors, 1), max, location_); });
+  return processors > static_cast<unsigned>(all.size()) ? OnePass::single : OnePass::always;
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::join_mesh(MeshPart<Space> mesh) {
+  mesh_ = std::move(mesh);
+  mesh_.add_empty = &add_empty<Space>;
+  comms_.revoke_also(mesh_.revoke);
+  std::vector<bool> counts;
+  for (std::size_t i = 0; i < mesh_.parameters.size(); ++i) {
+    if (mesh_.parameters[i].empty) continue;
+    present_.push_back(i);
+    parts_.push_back(mesh_.parameters[i].part);
+    counts.push_back(parts_.back().first);
+  }
+  if (mesh_.others) scaling_.extend(mesh_.others->share(), std::move(counts), location_);
+}
+
+template <MemorySpace Space>
+std::uint64_t TrainingEngine<Space>::replicate(KeptReplicas<Space>& kept, const here& location) {
+  // Outside the guard: if the state is lost, every rank throws, and none revokes.
+  const Recovery<Space> earlier(comms_.all(), kept, state_now(), location);
+  guard([&] {
+    replicas_ = std::make_shared<Replicas<Space>>(comms_.all(), state_now(), policies_.stage == 0,
+                                                  earlier.version().number, account(), location);
+    if (!earlier.found()) return commit({}, location);
+    steps_ = earlier.version().steps;
+    const auto copy = [&] { return earlier.copy_to(comms_.all(), state_now(), location), true; };
+    restore(StepCall::load, earlier.version().counters, {}, location, copy);
+  });
+  return static_cast<std::uint64_t>(steps_);
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::take_replicas(KeptReplicas<Space>& kept) {
+  if (replicas_ == nullptr) return;
+  replicas_->capture(state_now(), {});
+  kept.push_back(std::move(replicas_));
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::make_call(StepCall which, const char* operation, stream after, const here& location,
+                                      void* body, void (*run)(void*)) {
+  const Guard on(device_);
+  guard([&] {
+    check(which, operation, location);
+    capture_.check(which, after, context(operation, location));
+    const flight::Label label({.step = steps_, .phase = operation});
+    try {
+      settle(location);
+      calls_.enter(after);
+      run(body);
+      calls_.leave(after);
+    } catch (const RevokedError&) {
+      explain_revocation(location);
+    }
+  });
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::explain_revocation(const here& location) {
+  try {
+    settle(location);
+  } catch (...) {
+    end_and_rethrow();
+  }
+  end_and_rethrow();
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::end_and_rethrow() {
+  if (!end_) try {
+      const bool rank_loss = [] {
+        try {
+          throw;
+        } catch (const Error& error) {
+          return is_rank_loss(error);
+        } catch (...) {
+          return false;
+        }
+      }();
+      end_ = TrainingEnd{"this training has ended because of an error in step " + std::to_string(steps_) + ": " +
+                             RevocationReason::of_current().text +
+                             (rank_loss ? "; continue by recover on the ranks that are left, or " : "; ") +
+                             "make a new communicator and training, and load the last checkpoint",
+                         rank_loss};
+      parameters_.end(std::make_shared<const std::string>(end_->message));
+    } catch (const std::bad_alloc&) {  // the communicators are revoked in any case
+    }
+  comms_.revoke_and_rethrow();
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::check(StepCall which, const char* operation, const here& location) const {
+  if (end_ && end_->rank_loss) throw RevokedError(end_->message, context(operation, location));
+  if (end_) throw InvalidState(end_->message, context(operation, location));
+  if (const StepFault fault = state_.fault(which, reducer_.started()); fault != StepFault::none)
+    fail(fault, operation, location);
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::fail(StepFault fault, const char* operation, const here& location,
+                                 std::string_view subject) const {
+  throw InvalidState(message_of(fault, subject), context(operation, location));
+}
+
+template <MemorySpace Space>
+ErrorContext TrainingEngine<Space>::context(std::string_view operation, const here& location) const {
+  const auto& comm = comms_.all();
+  return {operation, comm.backend(), comm.rank(), comm.size(), location};
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::check_resumable(StepCall which, const char* operation, const here& location) {
+  check(which, operation, location);
+  guard([&] { settle(location); });
+  check_no_gradients(operation, location);
+  if (state_.swapped_in()) fail(StepFault::average_swapped_in, operation, location);
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::check_no_gradients(const char* operation, const here& location) const {
+  if (state_.accumulates() || parameters_.steps().has_gradients(parameters_.entries()))
+    fail(StepFault::gradients_unsaved, operation, location);
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::check_no_scope(const char* operation, const here& location) const {
+  const std::string* const unit = gatherer_ == nullptr ? nullptr : gatherer_->unsharded();
+  if (unit != nullptr) fail(StepFault::weights_unsharded, operation, location, *unit);
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::await_readers(const char* operation, stream after, const here& location) {
+  check_no_scope(operation, location);
+  if (gatherer_ != nullptr) gatherer_->await_readers(after, location);
+  await_others(location);
+}
+
+template <MemorySpace Space>
+TrainingState<Space> TrainingEngine<Space>::state_now() {
+  return {StateLister<Space>(buckets_.all(), parameters_, comms_, parts_, averages_.living()).arrays(),
+          counters_of(parameters_, scaling_.scaler())};
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::make_ready(std::size_t index, stream after, const here& location) {
+  const auto& entry = parameters_[index];
+  const bool last_use = parameters_.steps().ready(index, entry, context("ready", location));
+  if (entry.owned && !entry.owned->requested && !options_.allow_unused && !join_.idle())
+    fail(StepFault::ready_unrequested, "ready", location, entry.name);
+  if (!join_.idle() && reducer_.compares_order()) announce(JoinedCall::ready, index, location);
+  reducer_.written_on(index, after);  // by this use, whichever micro-batch sends it
+  if (!last_use) return;
+  if (entry.owned) {
+    entry.owned->prepare_gradient(after);
+    entry.owned->sent = true;
+  }
+  if (divergence_.checks(steps_) && !scaling_.skips())
+    divergence_.check_gradient(entry, steps_, after, context("ready", location));
+  if (state_.in_last_micro_batch() || policies_.accumulation == Accumulation::sharded)
+    reducer_.ready(index, after, location);
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::end_joined_calls(stream after, const here& location) {
+  if (!join_.idle()) return announce(JoinedCall::end, 0, location);
+  join_.follow(comms_, location, [&](JoinedCall which, std::size_t index) {
+    if (which == JoinedCall::unshard) return Unsharded<Space>().hold(gatherer_, index, after, location);
+    if (which == JoinedCall::ready) return make_ready(index, after, location);
+    if (state_.begin_micro_batch(which == JoinedCall::last_micro_batch)) end_micro_batch(after, location);
+    // Below stage 3 the other ranks may wait for these in ready, until their gradients have memory.
+    if (policies_.stage == 2) start_rest(after, location);
+  });
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::check_order(const MicroBatchIndex& which, const here& location) const {
+  const std::string given = ".index = " + std::to_string(which.index) + ", .count = " + std::to_string(which.count);
+  if (which.index >= which.count)
+    throw InvalidArgument("invalid " + given + ": the index must be below the count", context("micro_batch", location));
+  if (!state_.expects(which.index, which.count))
+    throw InvalidState(given + " does not follow .index = " + std::to_string(state_.micro_batches()) +
+                           "; begin the micro-batches of a step in order, with the same count",
+                       context("micro_batch", location));
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::end_micro_batch(stream after, const here& location) {
+  const bool sharded = policies_.accumulation == Accumulation::sharded;
+  check_complete("micro_batch", location);
+  if (sharded) {
+    start_rest(after, location);
+    reducer_.finish_all(after);
+  }
+  reducer_.restart(true);
+  parameters_.begin_micro_batch(sharded);
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::start_reductions(stream after, const here& location) {
+  check_complete("reduce_gradients", location);
+  start_rest(after, location);
+  // After all reductions: a peer may wait for one of these before it joins this call.
+  if (options_.allow_unused) parameters_.steps().agree_on_unused(comms_.all(), location);
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::check_complete(const char* operation, const here& location) const {
+  if (!join_.idle())
+    parameters_.steps().check_complete(parameters_.entries(), options_.allow_unused, context(operation, location));
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::start_rest(stream after, const here& location) {
+  reducer_.start_rest(after, location, [&](std::size_t index) {
+    if (options_.allow_unused || join_.idle()) parameters_.zero_unused(index, policies_, comms_.all().size(), after);
+  });
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::inspect(bool finite_loss, stream after, const here& location) {
+  reducer_.finish_all(after);
+  if (!scaling_.apply(parameters_, shards_, comms_, finite_loss, after, context("step", location))) state_.skip();
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::end_step(stream after, const here& location) {
+  shards_.gather(after, location);
+  await_others(location);
+  reducer_.restart(false);
+  parameters_.begin_step();
+  scaling_.begin_step();
+  join_.end_step();
+  if (gatherer_ != nullptr) gatherer_->restart(after);
+  if (divergence_.checks(steps_))
+    divergence_.check_weights(parameters_, shards_, comms_, shards_weights(), steps_, after, context("step", location));
+  state_.finish();
+  ++steps_;
+  commit(after, location);
+}
+
+template <MemorySpace Space>
+std::unique_ptr<TrainingCalls<Space>> make_engine(AnyCommunicator<Space> comm,
+                                                  std::vector<ParameterEntry<Space>> entries,
+                                                  const AnyOptimizer<Space>& optimizer,
+                                                  const TrainingPolicies& policies, const DataParallelOptions& options,
+                                                  const std::source_location& location) {
+  return std::make_unique<TrainingEngine<Space>>(std::move(comm), std::move(entries), optimizer, policies, options,
+                                                 location);
+}
+
+template <MemorySpace Space>
+void join_mesh(TrainingCalls<Space>& engine, MeshPart<Space> mesh) {
+  static_cast<TrainingEngine<Space>&>(engine).join_mesh(std::move(mesh));
+}
+
+template <MemorySpace Space>
+std::uint64_t replicate(TrainingCalls<Space>& engine, KeptReplicas<Space>& kept, const std::source_location& location) {
+  return static_cast<TrainingEngine<Space>&>(engine).replicate(kept, location);
+}
+
+template <MemorySpace Space>
+void take_replicas(TrainingCalls<Space>& engine, KeptReplicas<Space>& kept) {
+  static_cast<TrainingEngine<Space>&>(engine).take_replicas(kept);
+}
+
+}  // namespace distx::inline DISTX_ABI::detail
