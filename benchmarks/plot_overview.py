@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Draws the first picture of docs/benchmarks.md from the tables of that page: distx and every peer, worst and best row.
+"""Draws the picture of docs/benchmarks.md from the tables of the pages on benchmarks: distx and every peer, worst and best row.
 
-    benchmarks/plot_overview.py [--page docs/benchmarks.md] [--out docs/pictures]
+    benchmarks/plot_overview.py [--pages docs/benchmarks*.md] [--out docs/pictures]
 """
 import argparse
+import glob
 import os
 import re
 
@@ -100,11 +101,14 @@ def draw(found, folder):
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--page", default=os.path.join(here, "..", "docs", "benchmarks.md"))
+    parser.add_argument("--pages", nargs="+", default=sorted(glob.glob(os.path.join(here, "..", "docs", "benchmarks*.md"))))
     parser.add_argument("--out", default=os.path.join(here, "..", "docs", "pictures"), help="the folder for the picture")
     options = parser.parse_args()
-    with open(options.page, encoding="utf-8") as file:
-        found = ratios(file.read())
+    text = ""
+    for path in options.pages:
+        with open(path, encoding="utf-8") as file:
+            text += file.read() + "\n"
+    found = ratios(text)
     draw({key: found[key] for key in sorted(found, key=lambda key: KINDS.index(key[0].split(",")[0].split()[0]))}, options.out)
 
 
