@@ -9,6 +9,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 NEWEST_CLANG, OLDEST_CLANG, OLDEST_GCC = 30, 16, 12
 
 
+def without_versions(text):
+    """A compiler's messages without the inline namespace of distx's version and form, which g++ writes and clang++ does not."""
+    return re.sub(r"\bv\d+_\d+_\d+_(compiled|header_only)::", "", text)
+
+
 def version(compiler):
     words = subprocess.run([compiler, "-dumpversion"], capture_output=True, text=True, check=False).stdout
     return int(re.match(r"\d*", words).group() or 0)

@@ -115,7 +115,7 @@ def check(block, text, files, compiler, build, folder):
                source, *(os.path.join(folder, name) for name in wanted if name.endswith(".cpp")), "-o", program, "-pthread", *flags]
     built = subprocess.run(command, env=dict(os.environ, LC_ALL="C"), capture_output=True, text=True, check=False)
     if sentences:
-        errors = [line for line in built.stderr.splitlines() if " error: " in line]
+        errors = [line for line in compilers.without_versions(built.stderr).splitlines() if " error: " in line]
         if built.returncode == 0:
             return "it compiles, and must not"
         if len(errors) != 1 or not all(sentence in errors[0] for sentence in sentences):
