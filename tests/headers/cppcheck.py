@@ -33,7 +33,6 @@ ALLOWED = [
     ("comm/hierarchical/levels.hpp", "mismatchingContainerExpression", "begin is a lambda that returns a number"),
     ("comm/owning_pending.hpp", "returnStdMoveLocal", "the buffer is in a tuple that other pointers may own"),
     ("comm/lists.hpp", "operatorEqVarError", "the number of exceptions belongs to the object that is assigned to"),
-    ("connect/detail/variables.hpp", "invalidLifetime", "the number is returned by value"),
     ("cuda/kernels/boxes.cuh", "shiftTooManyBits", "the shifted product has 64 bits"),
     ("memory/sums.hpp", "uninitMemberVar", "a lane has no value before one is stored, as in a vector"),
     ("observe/detail/flight_registry.hpp", "derefInvalidIterator", "place[-1] precedes the end"),

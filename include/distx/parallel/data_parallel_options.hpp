@@ -89,7 +89,7 @@ class LearningRate {
   constexpr operator double() const noexcept { return value_; }     // NOLINT: and to one
 
  private:
-  double value_;
+  double value_ = 0;
 };
 
 /// The options of one step.

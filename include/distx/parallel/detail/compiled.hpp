@@ -11,6 +11,7 @@
 #include "distx/parallel/exponential_average.hpp"
 
 /// The templates that trainings in one memory space use.
+// NOLINTBEGIN(bugprone-macro-parentheses): a type
 #define DISTX_COMPILED_TRAINING(Space)                                                                                 \
   namespace distx {                                                                                                    \
   DISTX_COMPILED template class ParameterList<Space>;                                                                  \
@@ -31,6 +32,7 @@
   DISTX_COMPILED template AnyOptimizer<Space> any_optimizer<Space>(const AdamW&);                                      \
   }                                                                                                                    \
   static_assert(true)
+// NOLINTEND(bugprone-macro-parentheses)
 
 DISTX_COMPILED_TRAINING(Host);
 
