@@ -54,14 +54,13 @@ struct SavedTraining {
   distx::detail::TrainingCalls<Space>& engine;
   AnyCommunicator<Space>& comm;  ///< of all ranks
   typename Space::stream stream;
-  std::function<TrainingState<Space>(const std::source_location&)> state;
-  std::function<void(const std::function<void()>&)> guard;  ///< an error revokes all communicators of the training
+  /// Runs a check that the engine does not guard: an error revokes the communicators of a mesh.
+  std::function<void(const std::function<void()>&)> guard;
 };
 template <Saved Training>
 [[nodiscard]] auto as_saved(Training& training) -> SavedTraining<typename Training::space> {
   using Access = distx::detail::TrainingAccess;
   return {Access::engine(training), Access::communicator(training), Access::stream(training),
-          [&training](const std::source_location& location) { return training.state(location); },
           [&training](const std::function<void()>& f) { Access::guard(training, f); }};
 }
 

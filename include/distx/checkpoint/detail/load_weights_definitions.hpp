@@ -128,7 +128,7 @@ void load_weights(const std::filesystem::path& path, const SavedTraining<Space>&
   const ErrorContext context{"load_weights", comm.backend(), comm.rank(), comm.size(), location};
   const typename Space::stream after{};
   TrainingState<Space> state;
-  engine.ordered(after, [&] { state = training.state(location); });
+  engine.ordered(after, [&] { state = engine.state(location); });
   std::optional<WeightSource> source;
   std::vector<LoadedWeight<Space>> weights;
   std::string read;  // must be the same on every rank

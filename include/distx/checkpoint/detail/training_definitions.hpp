@@ -18,7 +18,7 @@ template <MemorySpace Space>
 [[nodiscard]] TrainingState<Space> state_of(const SavedTraining<Space>& training,
                                             const std::source_location& location) {
   TrainingState<Space> state;
-  training.guard([&] { training.engine.ordered(training.stream, [&] { state = training.state(location); }); });
+  training.engine.ordered(training.stream, [&] { state = training.engine.state(location); });
   return state;
 }
 
@@ -254,15 +254,13 @@ Loaded load(const std::filesystem::path& folder, const SavedTraining<Space>& tra
   copies->share_checks(comm, location);
   on_every_rank(comm, context, [&] { copies->check_beforehand(*index); });
   std::exception_ptr damage;
-  training.guard([&] {
-    training.engine.restore(distx::detail::StepCall::load, manifest.counters, after, location, [&] {
-      try {
-        on_every_rank(comm, context, [&] { copies->make_copies(*index, after); });
-      } catch (const CheckpointError&) {
-        damage = std::current_exception();  // on every rank, which may load another checkpoint
-      }
-      return damage == nullptr;
-    });
+  training.engine.restore(distx::detail::StepCall::load, manifest.counters, after, location, [&] {
+    try {
+      on_every_rank(comm, context, [&] { copies->make_copies(*index, after); });
+    } catch (const CheckpointError&) {
+      damage = std::current_exception();  // on every rank, which may load another checkpoint
+    }
+    return damage == nullptr;
   });
   if (damage != nullptr) std::rethrow_exception(damage);
   return {manifest.step, manifest.notes, manifest.ranks, manifest.rank_notes};

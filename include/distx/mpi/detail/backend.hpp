@@ -307,7 +307,7 @@ class MpiBackend {
   [[nodiscard]] bool revoked() const noexcept { return revocation_.revoked.load(std::memory_order_acquire); }
   /// Returns whether the ranks compare a call; without MPI's collectives, they compare all.
   [[nodiscard]] bool compares(const Call<Host>& call) {
-    return known_calls_.compares(transport_.has_collectives() ? options_.check : Check::every_call, call);
+    return first_uses_.compares(transport_.has_collectives() ? options_.check : Check::every_call, call);
   }
   /// Returns whether this communicator is revoked, the process of a rank is known to have ended, or a rank has
   /// destroyed its communicator without having made `call`.
@@ -417,7 +417,7 @@ class MpiBackend {
   std::optional<clock::time_point> patient_until_{};  ///< see `patience`
   std::uint64_t blocking_calls_ = 0;
   std::uint64_t started_calls_ = 0;
-  detail::FirstUses known_calls_;
+  detail::FirstUses first_uses_;
   detail::OperationPool<AsyncCall> pool_;
   std::deque<AsyncCall*> exchanging_;
   std::vector<AsyncCall*> receiving_;  ///< in the order of their start

@@ -63,7 +63,7 @@ class NcclBackend final : public GroupMember {
     const auto context = self_.context(call);
     reject_blocking_in_group(context);
     if (distx::detail::traits_of(call.kind).message) return finish(begin(nullptr, call, comms.user_stream()), context);
-    if (self_.size > 1 && known_calls_.compares(options.check, call)) compare(call, context);
+    if (self_.size > 1 && first_uses_.compares(options.check, call)) compare(call, context);
     {
       const auto use = blocking_use(context);
       comms.follow_user();
@@ -394,7 +394,7 @@ class NcclBackend final : public GroupMember {
     static_cast<void>(reduction_.release());
   }
 
-  distx::detail::FirstUses known_calls_;
+  distx::detail::FirstUses first_uses_;
   std::atomic<bool> busy_{false};  ///< a blocking call is issued
   std::atomic<Deadline::clock::rep> next_poll_{0};
   std::atomic<std::uint64_t> looks_{0};  ///< how often the GPU was asked

@@ -10,8 +10,8 @@
 #include "distx/parallel/data_parallel.hpp"
 #include "distx/parallel/exponential_average.hpp"
 
+// NOLINTBEGIN(bugprone-macro-parentheses): the argument is a type
 /// The templates that trainings in one memory space use.
-// NOLINTBEGIN(bugprone-macro-parentheses): a type
 #define DISTX_COMPILED_TRAINING(Space)                                                                                 \
   namespace distx {                                                                                                    \
   DISTX_COMPILED template class ParameterList<Space>;                                                                  \
