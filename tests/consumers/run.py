@@ -12,6 +12,7 @@ if distx over MPI is to be used too, mpi.cpp, which runs on two ranks.
 import argparse
 import glob
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -148,11 +149,10 @@ def mixed(folder, _):
         sys.exit("it must print 'rank 0: 2 3'")
     passing = compiled("passing", os.path.join(here, "header_only.cpp"), "-DPASS_AN_OBJECT")
     linked = subprocess.run([*compiler, passing, *common, "-o", program], capture_output=True, text=True, check=False)
-    wanted = "rank_of(distx::v0_1_0_header_only::SerialCommunicator const&)"
-    if linked.returncode == 0 or wanted not in linked.stderr:
-        sys.exit(f"linking a program that passes an object between the forms must fail for '{wanted}':\n{linked.stderr}")
-    defined = run("nm", "-C", common[0])
-    if "rank_of(distx::v0_1_0_compiled::SerialCommunicator const&)" not in defined:
+    symbol = r"rank_of\(distx::v\d+_\d+_\d+_{}::SerialCommunicator const&\)"
+    if linked.returncode == 0 or not re.search(symbol.format("header_only"), linked.stderr):
+        sys.exit(f"linking a program that passes an object between the forms must fail for its symbol:\n{linked.stderr}")
+    if not re.search(symbol.format("compiled"), run("nm", "-C", common[0])):
         sys.exit("the symbol of the function that takes the object must name its form")
 
 
