@@ -72,7 +72,7 @@ class InitialWeights {
   }
   template <class Options>
   [[nodiscard]] Options in_unit(Options options) const {
-    if constexpr (requires { options.unit = unit_; }) options.unit = unit_;
+    if constexpr (requires { options.unit = {}; }) options.unit = "unit " + std::to_string(unit_);
     return options;
   }
 

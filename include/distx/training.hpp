@@ -13,6 +13,7 @@
 #include "distx/optim/lamb.hpp"
 #include "distx/optim/mixed.hpp"
 #include "distx/optim/muon.hpp"
+#include "distx/optim/no_optimizer.hpp"
 #include "distx/optim/schedule.hpp"
 #include "distx/optim/sgd.hpp"
 #include "distx/parallel/data_parallel.hpp"

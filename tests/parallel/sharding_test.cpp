@@ -223,9 +223,9 @@ TEST_CASE("units follow the option, or the names up to the last dot") {
   toy::on_ranks(2, [](distx::ThreadCommunicator& comm) {
     std::vector<distx::Parameter<float>> p;
     p.emplace_back("a.weight", 5);
-    p.emplace_back("b.weight", 5, distx::ParameterOptions{.unit = 7});
+    p.emplace_back("b.weight", 5, distx::ParameterOptions{.unit = "tied"});
     p.emplace_back("a.bias", 5);
-    p.emplace_back("c", 5, distx::ParameterOptions{.unit = 7});
+    p.emplace_back("c", 5, distx::ParameterOptions{.unit = "tied"});
     p.emplace_back("d", 5);
     p.emplace_back("e", 5);
     distx::DataParallel<distx::ZeRO<3>> training(comm, p, distx::SGD{});

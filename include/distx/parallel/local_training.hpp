@@ -30,7 +30,7 @@ class LocalTraining : private TrainingMethods<true, On<Space>> {
       if (state.value.empty()) {
         const auto values = memory_for(state, state.value_memory);
         state.initialize(values);
-        state.value = values;
+        state.place(values);
       }
       if (entry.trained()) state.gradient = memory_for(state, state.gradient_memory);
       state.in_training = true;
@@ -51,6 +51,7 @@ class LocalTraining : private TrainingMethods<true, On<Space>> {
   /// @name DataParallel's
   /// `gradient` returns a borrowed array as it is: the user zeroes it. The others but `value` have no effect.
   /// @{
+  using Methods::add_gradient;
   using Methods::announce_batch;
   using Methods::evaluate;
   using Methods::gradient;

@@ -38,7 +38,7 @@ struct ParameterEntry {
   [[nodiscard]] Span<AnyElement, Space> gradient_now() const noexcept { return owned ? owned->gradient : gradient; }
   /// Returns the name of the unit that is gathered together: `.unit`, or the parameter's name up to its last dot.
   [[nodiscard]] std::string unit() const {
-    if (options.unit) return std::to_string(*options.unit) + " (.unit)";
+    if (!options.unit.empty()) return options.unit;
     return name.substr(0, name.find_last_of('.'));  // the whole name if it has no dot
   }
 
@@ -46,9 +46,11 @@ struct ParameterEntry {
   [[nodiscard]] std::string to_string() const {
     std::string text = "'" + name + "', " + std::to_string(size()) + " of " + std::string(name_of(type()));
     if (type() == ElementType::bytes) text += " (" + std::to_string(element_bytes()) + " each)";
+    if (!options.shape.empty()) text += ", shape " + shape_text(options.shape);
     if (buffer) return text + ", a buffer";
     if (owned) text += ", owned";
-    if (options.unit) text += ", unit " + std::to_string(*options.unit);
+    if (!options.unit.empty()) text += ", unit '" + options.unit + "'";
+    if (options.always_whole) text += ", always whole";
     if (options.rows != 0) text += ", " + std::to_string(options.rows) + " rows";
     if (!options.trainable) return text + ", frozen";
     if (options.uses != 1) text += ", used " + std::to_string(options.uses) + " times";
@@ -85,27 +87,27 @@ class ParameterList {
   }
 
   /// Appends a borrowed parameter.
-  template <FloatingElement T>
+  template <detail::ParameterElement T>
   ParameterList& add(const ParameterRef<T, Space>& parameter) {
     entries_.push_back({parameter.name, parameter.weight, parameter.gradient, parameter.options});
     return *this;
   }
   /// Appends an owned parameter; the list shares its state.
-  template <FloatingElement T>
+  template <detail::ParameterElement T>
   ParameterList& add(const Parameter<T, Space>& parameter) {
     const auto& state = parameter.state_;
     entries_.push_back({state->name, {}, {}, state->options, false, state});
     return *this;
   }
   /// Appends the owned parameter that is pointed to.
-  template <FloatingElement T>
+  template <detail::ParameterElement T>
   ParameterList& add(const Parameter<T, Space>* parameter) {
     return add(*parameter);
   }
   /// Appends a buffer, which is broadcast when the training is constructed and not trained.
   template <Transferable T>
   ParameterList& add(const BufferRef<T, Space>& buffer) {
-    entries_.push_back({buffer.name, buffer.values, {}, {}, true});
+    entries_.push_back({buffer.name, buffer.values, {}, {.shape = buffer.shape}, true});
     return *this;
   }
 

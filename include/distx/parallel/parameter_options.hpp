@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <functional>
+#include <numeric>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "distx/core/error.hpp"
 
@@ -20,13 +23,33 @@ struct ParameterOptions {
   ParameterGroup group{};
   bool trainable = true;  ///< if false, the parameter is broadcast once, and then neither reduced nor updated
   int uses = 1;           ///< calls of `ready` for it in a step: 2 if two layers share it
-  /// The unit of a parameter: at stage 3 of ZeRO, the parameters of a unit are gathered together. By default a unit is
-  /// the parameters whose names agree up to the last dot, such as `conv1.weight` and `conv1.bias`.
-  std::optional<int> unit{};
+  /// The name of its unit: at stage 3 of ZeRO, the parameters of a unit are gathered together. By default it is the
+  /// parameter's name up to the last dot, such as `conv1` for `conv1.weight` and `conv1.bias`.
+  std::string unit{};
+  /// Whether, at stage 3, its unit is whole at all times but in calls that change weights, without a scope of
+  /// `unshard`: for weights that are small, or that are read in many places.
+  bool always_whole = false;
   std::size_t rows = 0;  ///< of a row-major matrix, for optimizers that treat matrices; 0 for anything else
+  /// Its shape in checkpoints, row-major, such as {16, 8, 3, 3}; without it {rows, columns}, or {size}.
+  std::vector<std::size_t> shape{};
 };
 
 namespace detail {
+
+/// Returns `{16, 8, 3, 3}`.
+[[nodiscard]] inline std::string shape_text(const std::vector<std::size_t>& shape) {
+  std::string text;
+  for (const std::size_t extent : shape) text.append(text.empty() ? "{" : ", ").append(std::to_string(extent));
+  return text.empty() ? "{}" : text + "}";
+}
+
+/// @throws InvalidArgument unless an array of `size` elements has this shape, or it is empty
+inline void check_shape(const std::string& name, std::size_t size, const std::vector<std::size_t>& shape) {
+  if (!shape.empty() && std::accumulate(shape.begin(), shape.end(), std::size_t{1}, std::multiplies<>{}) != size)
+    throw InvalidArgument("invalid .shape = " + shape_text(shape) + " of '" + name + "': its extents must multiply to " +
+                              std::to_string(size) + " elements",
+                          {.operation = "parameter"});
+}
 
 /// @throws InvalidArgument
 inline void check_parameter(const std::string& name, std::size_t size, const ParameterOptions& options) {
@@ -37,6 +60,7 @@ inline void check_parameter(const std::string& name, std::size_t size, const Par
   if (options.rows != 0 && size % options.rows != 0)
     fail("invalid .rows = " + std::to_string(options.rows) + " of '" + name + "': must divide its " +
          std::to_string(size) + " elements");
+  check_shape(name, size, options.shape);
   const double scale = options.group.learning_rate_scale;
   if (!is_finite(scale) || scale < 0)
     fail("invalid .learning_rate_scale = " + std::to_string(scale) + " of '" + name + "': must be finite and >= 0");

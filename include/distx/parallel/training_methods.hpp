@@ -34,17 +34,17 @@ class TrainingMethods {
 
   /// Returns the values of a parameter.
   /// @throws InvalidState at stage 3 outside the scopes of `unshard`
-  template <FloatingElement T>
+  template <detail::ParameterElement T>
   [[nodiscard]] Span<T, space> value(const Parameter<T, space>& parameter) const {
     return parameter.value();
   }
-  template <FloatingElement T>
+  template <detail::ParameterElement T>
   [[nodiscard]] Span<T, space> value(const ParameterRef<T, space>& parameter) const {
     return parameter.weight;
   }
   /// Returns the gradient of a parameter, to add to; the first call of a step zeroes it, in the order of `after`.
   /// @throws InvalidArgument if the parameter is frozen; InvalidState from `ready` until the next step
-  template <FloatingElement T>
+  template <detail::ParameterElement T>
   [[nodiscard]] Span<T, space> gradient(const Parameter<T, space>& parameter, const std::optional<stream>& after = {}) {
     if constexpr (Alone) {
       return parameter.gradient(on(after));
@@ -53,11 +53,25 @@ class TrainingMethods {
       return parameter.gradient(on(after));
     }
   }
-  template <FloatingElement T>
+  template <detail::ParameterElement T>
   [[nodiscard]] Span<T, space> gradient(const ParameterRef<T, space>& parameter,
                                         const std::optional<stream>& after = {}) {
     if constexpr (!Alone) engine_->request_gradient(parameter.weight.data(), on(after));
     return parameter.gradient;
+  }
+
+  /// Adds values to the gradient of a parameter, in the order of `after`: for frameworks that compute gradients in memory
+  /// of their own. The first ones of a step are copied, in one pass.
+  /// @throws InvalidArgument unless they have the gradient's type and size; else as `gradient`
+  template <detail::ParameterElement T>
+  void add_gradient(const Parameter<T, space>& parameter, Span<const std::type_identity_t<T>, space> values,
+                    const std::optional<stream>& after = {}) {
+    if constexpr (Alone) {
+      parameter.add_gradient(values, on(after));
+    } else {
+      const auto on_device = engine_->check_gradient();
+      parameter.add_gradient(values, on(after));
+    }
   }
 
   /// Makes the weights of the parameters' units whole until the returned scope ends; takes what `ready` takes.

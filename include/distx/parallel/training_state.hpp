@@ -50,8 +50,8 @@ struct TrainingState {
     /// `optim.state.conv1.weight.exp_avg`; the master weights of Precision are the array `master`, and
     /// ExponentialAverages `exponential_average`, `exponential_average2`, … in the order in which they were made.
     std::string name;
-    /// The shape of the whole array: {rows, columns} if the parameter has `.rows`, the extents of a TensorParameter,
-    /// else {size}.
+    /// The shape of the whole array: `.shape` of the parameter, {rows, columns} if it has `.rows`, the extents of a
+    /// TensorParameter, else {size}.
     std::vector<std::size_t> shape;
     std::size_t offset = 0;            ///< of the first of `values` in this rank's part of the array, row-major
     Span<AnyElement, Space> values{};  ///< the elements that this rank holds; they may be none

@@ -73,9 +73,10 @@ template <class A>
 concept Stays = std::is_lvalue_reference_v<A> || is_span<std::remove_cvref_t<A>> || !iteration::Range<A> ||
                 std::ranges::enable_borrowed_range<std::remove_cvref_t<A>>;
 
-/// A writable array of floating-point elements that stays in place.
+/// A writable array of floating-point elements, or of AnyElement, that stays in place.
 template <class A>
 concept ParameterArray = Contiguous<std::remove_reference_t<A>> && Stays<A> &&
-                         FloatingElement<contiguous_element_t<std::remove_reference_t<A>>>;
+                         (FloatingElement<contiguous_element_t<std::remove_reference_t<A>>> ||
+                          std::same_as<contiguous_element_t<std::remove_reference_t<A>>, AnyElement>);
 
 }  // namespace distx::inline DISTX_ABI::detail

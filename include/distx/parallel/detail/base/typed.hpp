@@ -5,6 +5,11 @@
 
 namespace distx::inline DISTX_ABI::detail {
 
+template <MemorySpace Space>
+[[nodiscard]] Span<std::byte, Space> bytes_of(Span<AnyElement, Space> span) noexcept {
+  return {span.bytes(), span.size_bytes()};
+}
+
 /// Calls f with a span of the actual element type.
 /// @pre it is a floating type
 template <MemorySpace Space, class F>
@@ -27,7 +32,8 @@ decltype(auto) with_type(Span<AnyElement, Space> span, F&& f) {
 /// to[i] += from[i].
 /// @pre both are of one floating type and one length
 template <MemorySpace Space>
-void add_to(typename Space::stream stream, Span<AnyElement, Space> to, Span<AnyElement, Space> from) {
+void add_to(typename Space::stream stream, Span<AnyElement, Space> to,
+            std::type_identity_t<Span<const AnyElement, Space>> from) {
   with_type(to, [&]<class T>(Span<T, Space> sum) {
     add(stream, sum, Span<const T, Space>(static_cast<const T*>(from.data()), from.size()));
   });

@@ -7,11 +7,6 @@
 
 namespace distx::inline DISTX_ABI::detail {
 
-template <MemorySpace Space>
-[[nodiscard]] Span<std::byte, Space> bytes_of(Span<AnyElement, Space> span) noexcept {
-  return {span.bytes(), span.size_bytes()};
-}
-
 /// Parameters that one message reduces or gathers: their layout, and the memory of their gradients and values.
 ///
 /// `gradient` and `value` are whole, and empty while they have no memory. `gradient_shard` and `value_shard` are this

@@ -34,7 +34,7 @@ void set_initial_values(Buckets<Space>& buckets, const std::vector<ParameterEntr
         state.initialize(value);
       else
         copy(stream, bytes_of(value), bytes_of(state.value));
-      state.value = sharded ? Span<AnyElement, Space>{} : value;
+      state.place(sharded ? Span<AnyElement, Space>{} : value);
       state.value_memory = sharded ? nullptr : bucket.memory.front();
       state.sharded = sharded;
       if (!buffer.gradient.empty()) state.gradient = buffer.gradient.subspan(range.begin, range.size);

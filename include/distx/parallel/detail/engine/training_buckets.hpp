@@ -97,7 +97,7 @@ class TrainingBuckets {
       auto& buffer = bucket.buffers.front();
       buffer.value = buffer.mapped_value;
       for (const auto& range : buffer.layout.ranges)
-        entries[range.entry].owned->value = buffer.value.subspan(range.begin, range.size);
+        entries[range.entry].owned->place(buffer.value.subspan(range.begin, range.size));
       shares_weights_ = true;
     }
     gather_on_hosts(entries, comms, {}, location);

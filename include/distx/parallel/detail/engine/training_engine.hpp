@@ -318,7 +318,14 @@ class TrainingEngine final : public TrainingCalls<Space> {
   [[nodiscard]] ErrorContext context(std::string_view operation, const here& location) const;
   void check_resumable(StepCall which, const char* operation, const here& location);
   void check_no_gradients(const char* operation, const here& location) const;
-  void check_no_scope(const char* operation, const here& location) const;
+  /// Ends the engine's own scope, and checks that the user has none.
+  void check_no_scope(const char* operation, const here& location);
+  /// Makes the units that are always whole readable between steps, and in the forward and backward pass. Collective.
+  void open_always_whole(stream after, const here& location) {
+    if (always_open_ || always_whole_.empty() || state_.fault(StepCall::between_steps) != StepFault::none) return;
+    always_open_ = true;
+    for (const std::size_t unit : always_whole_) always_scope_.hold(gatherer_, unit, after, location, false);
+  }
   /// Blocks until this rank may change its shards of the weights: no rank has a scope of `unshard`, or, where weights
   /// are shared, reads them before its own call.
   void await_readers(const char* operation, stream after, const here& location);
@@ -368,6 +375,9 @@ class TrainingEngine final : public TrainingCalls<Space> {
   GradientScaling<Space> scaling_;
   DivergenceGuard<Space> divergence_;
   std::shared_ptr<WeightGatherer<Space>> gatherer_{};  // null below stage 3
+  std::vector<std::size_t> always_whole_{};      // units
+  Unsharded<Space> always_scope_{};              // of these
+  bool always_open_ = false;
   StepState state_{};
   std::optional<TrainingEnd> end_{};
   StepJoin<Space> join_{};

@@ -21,9 +21,11 @@ TrainingEngine<Space>::TrainingEngine(AnyCommunicator<Space> comm, std::vector<P
       shards_(buckets_.all(), parameters_, comms_, policies_, options.overlap),
       scaling_(options, parameters_.scales_loss(policies_)),
       divergence_(options.guard_every) {
-  if (policies_.stage == 3)
+  if (policies_.stage == 3) {
     gatherer_ = std::make_shared<WeightGatherer<Space>>(buckets_.all(), parameters_, comms_, buckets_.value_pool(),
                                                         options.overlap);
+    always_whole_ = gatherer_->always_whole();
+  }
   parameters_.claim(reducer_.allocates_gradients_lazily() || !done_at_return<Space>,
                     [this](std::size_t index, stream after) {
                       const Guard on(device_);
@@ -32,6 +34,7 @@ TrainingEngine<Space>::TrainingEngine(AnyCommunicator<Space> comm, std::vector<P
                         return reducer_.open(index, after);
                       });
                     });
+  guard([&] { open_always_whole({}, location); });
 }
 
 template <MemorySpace Space>
@@ -109,6 +112,7 @@ void TrainingEngine<Space>::make_call(StepCall which, const char* operation, str
       settle(location);
       calls_.enter(after);
       run(body);
+      open_always_whole(after, location);
       calls_.leave(after);
     } catch (const RevokedError&) {
       explain_revocation(location);
@@ -184,7 +188,9 @@ void TrainingEngine<Space>::check_no_gradients(const char* operation, const here
 }
 
 template <MemorySpace Space>
-void TrainingEngine<Space>::check_no_scope(const char* operation, const here& location) const {
+void TrainingEngine<Space>::check_no_scope(const char* operation, const here& location) {
+  always_scope_ = {};
+  always_open_ = false;
   const std::string* const unit = gatherer_ == nullptr ? nullptr : gatherer_->unsharded();
   if (unit != nullptr) fail(StepFault::weights_unsharded, operation, location, *unit);
 }

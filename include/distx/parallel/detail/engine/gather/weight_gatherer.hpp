@@ -27,7 +27,7 @@ void copy_whole_values(const Buckets<Space>& buckets, const std::vector<Paramete
     for (const auto& range : layout.ranges) {
       auto& state = *entries[range.entry].owned;
       state.value_memory = whole[b];
-      state.value = layout.over(whole[b]->span()).subspan(range.begin, range.size);
+      state.place(layout.over(whole[b]->span()).subspan(range.begin, range.size));
       state.sharded = false;
     }
   }
@@ -69,7 +69,8 @@ class WeightGatherer {
     }
   }
 
-  /// Returns the bytes of the two largest units: one in use, one prefetched; none if weights are mapped.
+  /// Returns the bytes of the units that are always whole and of the two largest others: one in use, one prefetched; none
+  /// if weights are mapped.
   [[nodiscard]] static std::size_t pool_bytes(const Buckets<Space>& buckets,
                                               const std::vector<ParameterEntry<Space>>& entries, bool overlap) {
     std::vector<std::pair<std::string, std::size_t>> sums;
@@ -80,14 +81,30 @@ class WeightGatherer {
       if (sum == sums.end()) sum = sums.insert(sums.end(), {name, 0});
       sum->second += round_up_to_lines(bucket.buffers.front().layout.bytes());
     }
-    std::sort(sums.begin(), sums.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
     std::size_t bytes = 0;
+    std::erase_if(sums, [&](const auto& unit) {
+      const bool always = std::any_of(entries.begin(), entries.end(), [&](const auto& entry) {
+        return entry.options.always_whole && entry.unit() == unit.first;
+      });
+      if (always) bytes += unit.second;
+      return always;
+    });
+    std::sort(sums.begin(), sums.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
     for (std::size_t i = 0; i < std::min<std::size_t>(sums.size(), overlap ? 2 : 1); ++i) bytes += sums[i].second;
     return bytes;
   }
 
   /// Returns the unit of a parameter, or nothing if its weights are borrowed and always whole.
   [[nodiscard]] std::optional<std::size_t> unit_of(std::size_t parameter) const noexcept { return unit_of_[parameter]; }
+  /// Returns the units of the parameters with `.always_whole`, in their order.
+  [[nodiscard]] std::vector<std::size_t> always_whole() const {
+    std::vector<std::size_t> units;
+    for (std::size_t i = 0; i < entries_.size(); ++i)
+      if (entries_[i].options.always_whole && unit_of_[i] &&
+          std::find(units.begin(), units.end(), *unit_of_[i]) == units.end())
+        units.push_back(*unit_of_[i]);
+    return units;
+  }
   /// Returns the name of a unit that a scope holds, or null.
   [[nodiscard]] const std::string* unsharded() const noexcept {
     for (const auto& unit : units_)
@@ -297,8 +314,8 @@ class WeightGatherer {
   void show(Bucket<Space>& bucket, bool whole) noexcept {
     const auto& buffer = bucket.buffers.front();
     for (const auto& range : buffer.layout.ranges)
-      entries_[range.entry].owned->value =
-          whole ? buffer.value.subspan(range.begin, range.size) : Span<AnyElement, Space>{};
+      entries_[range.entry].owned->place(whole ? buffer.value.subspan(range.begin, range.size)
+                                               : Span<AnyElement, Space>{});
   }
 
   Buckets<Space>& buckets_;

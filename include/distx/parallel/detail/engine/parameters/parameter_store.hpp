@@ -89,7 +89,7 @@ class ParameterStore {
       state.open_gradient = nullptr;
       state.gradient = {};
       if (std::exchange(state.sharded, false)) {
-        state.value = {};
+        state.place({});
         state.lost = true;
       }
     }

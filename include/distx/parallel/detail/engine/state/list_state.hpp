@@ -111,7 +111,9 @@ class StateLister {
       array.part_begin = parts_[index].part_begin;
       array.part_shape = parts_[index].part_shape;
     } else {
-      array.shape = rows > 0 ? std::vector{rows, entry.size() / rows} : std::vector{entry.size()};
+      array.shape = !entry.options.shape.empty() ? entry.options.shape
+                    : rows > 0                   ? std::vector{rows, entry.size() / rows}
+                                                 : std::vector{entry.size()};
       array.part_begin.resize(array.shape.size());
       array.part_shape = array.shape;
     }
