@@ -56,6 +56,7 @@ VENDORS = {
     "nccl": ("nccl",),
     "eigen": ("Eigen/",),
     "checkpoint": ("nlohmann/", "libdeflate.h", "sys/"),
+    "torch": ("torch/", "ATen/", "c10/"),
 }
 BETWEEN_VENDORS = {"nccl": ("cuda",)}
 # a vendor's internal header: the other modules that may include it
@@ -98,7 +99,7 @@ REFUSAL = "core/detail/floating_point.hpp"
 # Headers that differ between processors, the keyword that differs with the compiled part, and the refusal.
 CONDITIONAL = {"memory/lane_width.hpp", "core/version.hpp", REFUSAL}
 # A namespace of distx outside the inline one.
-UNVERSIONED = re.compile(r"^namespace distx(?!::inline DISTX_ABI\b)", re.MULTILINE)
+UNVERSIONED = re.compile(r"^namespace distx\w*(?!\w|::inline DISTX_ABI\b)", re.MULTILINE)
 VERSION = "core/version.hpp"
 CONDITION = re.compile(r"^\s*#\s*(if|ifdef|ifndef)\b", re.MULTILINE)
 

@@ -155,6 +155,11 @@ finish_torch() {
   fi
 }
 
+# Prints the folder of LibTorch, which PyPI's torch contains, if it is installed.
+libtorch() {
+  python3 -c 'from importlib.util import find_spec; print(find_spec("torch").submodule_search_locations[0])' 2>/dev/null
+}
+
 # The packages beside a version of clang: what it links into programs that are sanitized, and clang-tidy.
 beside_clang() { echo "libclang-rt-$1-dev clang-tidy-$1"; }
 

@@ -167,8 +167,8 @@ TEST_CASE("a parameter and a buffer have their shapes in the state") {
     distx::Parameter<float> weight("conv", 24, distx::ParameterOptions{.shape = {4, 3, 2}});
     std::vector<float> mean(6);
     distx::ParameterList<> list;
-    distx::DataParallel<distx::ZeRO<3>> training(
-        comm, list.add(weight).add(distx::buffer_ref("mean", mean, {2, 3})), distx::AdamW{});
+    distx::DataParallel<distx::ZeRO<3>> training(comm, list.add(weight).add(distx::buffer_ref("mean", mean, {2, 3})),
+                                                 distx::AdamW{});
     for (const auto& array : training.state().arrays)
       CHECK(array.shape == (array.name == "mean" ? std::vector<std::size_t>{2, 3} : std::vector<std::size_t>{4, 3, 2}));
   });

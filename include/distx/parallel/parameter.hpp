@@ -34,7 +34,7 @@ struct ParameterState {
   bool lost = false;       // sharded by a training that has ended
   bool requested = false;  // gradient() was called in this step
   typename Space::stream zeroed_on{};
-  bool sent = false;                           // the gradient is being reduced
+  bool sent = false;  // the gradient is being reduced
   std::function<void(Span<AnyElement, Space>)> on_value{};
   std::shared_ptr<const std::string> ended{};  // the error that has ended the training
 
@@ -49,7 +49,8 @@ struct ParameterState {
   }
   /// Adds `values`, of the gradient's type and size, to the gradient; the first ones of a step are copied.
   void add_gradient(typename Space::stream stream, Span<const AnyElement, Space> values) {
-    if (first_request(stream)) return copy(stream, bytes_of(gradient), Span<const std::byte, Space>(values.bytes(), values.size_bytes()));
+    if (first_request(stream))
+      return copy(stream, bytes_of(gradient), Span<const std::byte, Space>(values.bytes(), values.size_bytes()));
     add_to(stream, gradient, values);
   }
 
@@ -65,7 +66,7 @@ struct ParameterState {
   }
 };
 
-/// What a parameter's elements may be: AnyElement where their type is known at run time only.
+/// An element type of parameters; AnyElement where it is known at run time only.
 template <class T>
 concept ParameterElement = FloatingElement<T> || std::same_as<T, AnyElement>;
 
@@ -161,9 +162,9 @@ class Parameter {
                             {.operation = "add_gradient"});
     state_->add_gradient(stream, given);
   }
-  /// Calls `f(values)` whenever the values get memory or move, and `f` of an empty span when they lose it, as at stage 3
-  /// at the end of a scope of `unshard`, so that a framework's tensor can follow. `f` must not throw. Replaces an earlier
-  /// one.
+  /// Calls `f(values)` whenever the values get memory or move, and `f` of an empty span when they lose it, as at stage
+  /// 3 at the end of a scope of `unshard`, so that a framework's tensor can follow. `f` must not throw. Replaces an
+  /// earlier one.
   template <std::invocable<Span<T, Space>> F>
   void on_value(F f) const {
     state_->on_value = [f = std::move(f)](Span<AnyElement, Space> values) mutable { f(typed(values)); };

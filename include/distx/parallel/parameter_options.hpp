@@ -46,8 +46,8 @@ namespace detail {
 /// @throws InvalidArgument unless an array of `size` elements has this shape, or it is empty
 inline void check_shape(const std::string& name, std::size_t size, const std::vector<std::size_t>& shape) {
   if (!shape.empty() && std::accumulate(shape.begin(), shape.end(), std::size_t{1}, std::multiplies<>{}) != size)
-    throw InvalidArgument("invalid .shape = " + shape_text(shape) + " of '" + name + "': its extents must multiply to " +
-                              std::to_string(size) + " elements",
+    throw InvalidArgument("invalid .shape = " + shape_text(shape) + " of '" + name +
+                              "': its extents must multiply to " + std::to_string(size) + " elements",
                           {.operation = "parameter"});
 }
 

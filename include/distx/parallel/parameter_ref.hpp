@@ -44,8 +44,9 @@ template <detail::ParameterArray Weight, detail::ParameterArray Gradient>
   if constexpr (std::same_as<typename Weights::element_type, AnyElement>) {
     detail::check_element_type(name, weights.type());
     if (weights.type() != gradients.type())
-      throw InvalidArgument("'" + name + "' is of " + std::string(name_of(weights.type())) + ", but its gradient is of " +
-                                std::string(name_of(gradients.type())) + "; they must have the same type",
+      throw InvalidArgument("'" + name + "' is of " + std::string(name_of(weights.type())) +
+                                ", but its gradient is of " + std::string(name_of(gradients.type())) +
+                                "; they must have the same type",
                             {.operation = "ref"});
   }
   return ParameterRef<typename Weights::element_type, typename Weights::space>{std::move(name), weights, gradients,

@@ -60,8 +60,8 @@ class TrainingMethods {
     return parameter.gradient;
   }
 
-  /// Adds values to the gradient of a parameter, in the order of `after`: for frameworks that compute gradients in memory
-  /// of their own. The first ones of a step are copied, in one pass.
+  /// Adds values to the gradient of a parameter, in the order of `after`: for frameworks that compute gradients in
+  /// their memory. The first ones of a step are copied, in one pass.
   /// @throws InvalidArgument unless they have the gradient's type and size; else as `gradient`
   template <detail::ParameterElement T>
   void add_gradient(const Parameter<T, space>& parameter, Span<const std::type_identity_t<T>, space> values,

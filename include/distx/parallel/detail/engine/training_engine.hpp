@@ -375,8 +375,8 @@ class TrainingEngine final : public TrainingCalls<Space> {
   GradientScaling<Space> scaling_;
   DivergenceGuard<Space> divergence_;
   std::shared_ptr<WeightGatherer<Space>> gatherer_{};  // null below stage 3
-  std::vector<std::size_t> always_whole_{};      // units
-  Unsharded<Space> always_scope_{};              // of these
+  std::vector<std::size_t> always_whole_{};            // units
+  Unsharded<Space> always_scope_{};                    // of these
   bool always_open_ = false;
   StepState state_{};
   std::optional<TrainingEnd> end_{};

@@ -69,8 +69,8 @@ class WeightGatherer {
     }
   }
 
-  /// Returns the bytes of the units that are always whole and of the two largest others: one in use, one prefetched; none
-  /// if weights are mapped.
+  /// Returns the bytes of the units that are always whole and of the two largest others: one in use, one prefetched;
+  /// none if weights are mapped.
   [[nodiscard]] static std::size_t pool_bytes(const Buckets<Space>& buckets,
                                               const std::vector<ParameterEntry<Space>>& entries, bool overlap) {
     std::vector<std::pair<std::string, std::size_t>> sums;

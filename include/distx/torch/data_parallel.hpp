@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <torch/optim/optimizer.h>
+
+#include "distx/torch/detail/module_parameters.hpp"
+
+namespace distx_torch::inline DISTX_ABI {
+
+/// Trains an unchanged torch::nn::Module on all ranks, as PyTorch's DistributedDataParallel does, with the stages of
+/// ZeRO.
+///
+/// Backward passes declare gradients ready, so a loop only calls `step` in place of the optimizer's. All calls of
+/// distx::DataParallel are available, and its contracts hold: one thread at a time uses the training, hooks of a
+/// backward pass included. Rank `.broadcast_from` gives all others its weights and buffers when the training is
+/// constructed.
+///
+/// Weights and gradients are in memory of the training; the module's tensors are over it, remain the same objects, and
+/// keep it alive. `.grad` is not defined but from `reduce_gradients` to `gather_weights` at stage 0. At stage 3 the
+/// weights of a Sharded layer are whole while its forward and backward pass run, those outside of Sharded layers
+/// always but in the calls that change them. The module must not gain, lose, convert or move parameters while the
+/// training exists; each tensor has at most one post-accumulate hook, which is the training's. If construction throws,
+/// the module's weights are lost.
+/// @tparam Policies  as of distx::DataParallel; in host memory
+/// @code
+/// distx_torch::DataParallel<distx::ZeRO<1>> training(*module, comm, distx::AdamW{});
+/// loss(module->forward(x), y).backward();
+/// training.step({.learning_rate = 1e-3});
+/// @endcode
+template <class... Policies>
+class DataParallel : private detail::ModuleParameters,
+                     private detail::TrainingOfModule,
+                     public distx::DataParallel<Policies...> {
+  using Training = distx::DataParallel<Policies...>;
+
+ public:
+  using typename Training::here;
+  using typename Training::scope;
+  static_assert(std::same_as<typename Training::space, distx::Host>,
+                "distx_torch::DataParallel: modules train in host memory; remove the policy On");
+
+  /// Collective over `comm`, which must outlive the training. Modules have the same parameters and buffers on every
+  /// rank.
+  /// @param optimizer  distx's, or distx::NoOptimizer to update weights by `step(optimizer)`, or `owned`
+  /// @throws distx::InvalidArgument for a parameter that cannot be trained, with its name; else as distx::DataParallel
+  template <distx::Communicator C, class Optimizer>
+  DataParallel(torch::nn::Module& module, C& comm, const Optimizer& optimizer,
+               const distx::DataParallelOptions& options = {}, const ModuleOptions& module_options = {},
+               const here& location = here::current())
+      : ModuleParameters(module, module_options),
+        Training(comm, ModuleParameters::list(), optimizer, options, location),
+        comm_(comm.share()),
+        root_(options.broadcast_from),
+        broadcasts_buffers_(module_options.broadcast_buffers && comm.size() > 1 && !buffers().empty()),
+        stage_(options.stage.value_or(Training::stage)) {
+    attach(this);
+  }
+  DataParallel(const DataParallel&) = delete;
+  DataParallel& operator=(const DataParallel&) = delete;
+  ~DataParallel() { attach(nullptr); }
+
+  /// Ends the step as distx::DataParallel's, and broadcasts buffers. Collective.
+  void step(const distx::StepOptions& options, const here& location = here::current()) {
+    begin_pass();
+    Training::step(options, {}, location);
+    broadcast_buffers(location);
+  }
+  /// Ends the step by an optimizer of LibTorch, which has the module's parameters and sees averaged gradients. At stage
+  /// 0. Collective.
+  void step(torch::optim::Optimizer& optimizer, const here& location = here::current()) {
+    reduce_gradients(location);
+    optimizer.step();
+    gather_weights(location);
+  }
+  /// As distx::DataParallel's; at stage 0 averaged gradients are then the tensors' `.grad`.
+  void reduce_gradients(const here& location = here::current()) {
+    begin_pass();
+    Training::reduce_gradients({}, location);
+    if (stage_ == 0) show_gradients(this->owned(location));
+  }
+  void gather_weights(const here& location = here::current()) {
+    show_gradients({});
+    Training::gather_weights({}, location);
+    broadcast_buffers(location);
+  }
+  [[nodiscard]] auto micro_batch(const distx::MicroBatchIndex& which, const here& location = here::current()) {
+    begin_pass();
+    return Training::micro_batch(which, {}, location);
+  }
+  [[nodiscard]] int announce_batch(bool has_batch, const here& location = here::current()) {
+    begin_pass();
+    return Training::announce_batch(has_batch, {}, location);
+  }
+  using Training::unshard;
+  /// Makes all weights whole until the returned scope ends, such as for torch::save. At stage 3 collective.
+  [[nodiscard]] scope unshard(const here& location = here::current()) {
+    return Training::unshard_after({distx::HostStream{}, location}, all());
+  }
+  /// Ends the training; the module keeps whole weights. Collective, between steps.
+  void release(const here& location = here::current()) {
+    begin_pass();
+    Training::release({}, location);
+    attach(nullptr);
+  }
+
+ private:
+  void accept_gradient(const detail::Parameter& parameter, const at::Tensor& gradient) override {
+    this->add_gradient(parameter, span_of(gradient.contiguous()));
+    this->ready(parameter);
+  }
+  [[nodiscard]] scope unshard_layer(const std::vector<const detail::Parameter*>& parameters) override {
+    return Training::unshard(parameters);
+  }
+  void broadcast_buffers(const here& location) {
+    if (broadcasts_buffers_) distx::broadcast(comm_, buffers(), root_, location);
+  }
+
+  distx::AnyCommunicator<> comm_;
+  int root_;
+  bool broadcasts_buffers_;
+  int stage_;
+};
+
+}  // namespace distx_torch::inline DISTX_ABI
+
+namespace distx::inline DISTX_ABI::detail {
+
+template <class... Policies>
+inline constexpr bool is_training<distx_torch::DataParallel<Policies...>> = true;
+
+}  // namespace distx::inline DISTX_ABI::detail

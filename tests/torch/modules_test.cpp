@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Modules of LibTorch that distx trains, on threads as ranks.
+#include <torch/torch.h>
+#undef CHECK  // LibTorch's logging has one as well
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <mutex>
+
+#include <distx/threads.hpp>
+#include <distx/torch.hpp>
+
+namespace {
+
+namespace nn = torch::nn;
+using distx_torch::Sharded;
+template <class... Policies>
+using Training = distx_torch::DataParallel<distx::ZeRO<distx::Dynamic>, Policies...>;
+
+constexpr int stages[] = {0, 1, 2, 3};
+
+template <class F>
+void on_ranks(int ranks, F&& f) {
+  using namespace std::chrono_literals;
+  at::set_num_threads(1);
+  distx::spawn(distx::threads(ranks, 60s), [&](distx::ThreadConnector& connector) {
+    distx::ThreadCommunicator comm(connector, 60s);
+    f(comm);
+  });
+}
+
+/// A module whose initial values depend on `seed` alone: LibTorch's generator is one for all threads.
+template <class M>
+auto made(int seed, auto&&... arguments) {
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
+  torch::manual_seed(static_cast<std::uint64_t>(seed));
+  return std::make_shared<M>(arguments...);
+}
+
+/// Multiplies by a weight of another layer.
+struct TiedImpl : nn::Module {
+  explicit TiedImpl(const at::Tensor& of) : weight(register_parameter("weight", of)) {}
+  at::Tensor forward(const at::Tensor& x) { return nn::functional::linear(x, weight); }
+  at::Tensor weight;
+};
+TORCH_MODULE(Tied);
+
+/// Layers that are Sharded, one that is not, one that is used twice, a weight of two layers, and running statistics.
+struct Net : nn::Module {
+  Net() {
+    in = register_module("in", Sharded<nn::Linear>(8, 16));
+    norm = register_module("norm", nn::BatchNorm1d(16));
+    twice = register_module("twice", Sharded<nn::Linear>(16, 16));
+    tied = register_module("tied", Sharded<Tied>((*twice)->weight));
+    out = register_module("out", nn::Linear(16, 3));
+  }
+  at::Tensor forward(at::Tensor x) {
+    x = norm->forward(in->forward(x));
+    x = twice->forward(torch::tanh(twice->forward(x).relu_()));
+    return out->forward(tied->forward(torch::tanh(x)));
+  }
+  Sharded<nn::Linear> in{nullptr}, twice{nullptr};
+  Sharded<Tied> tied{nullptr};
+  nn::BatchNorm1d norm{nullptr};
+  nn::Linear out{nullptr};
+};
+
+/// Rows of a batch that all ranks share, and of this rank's part of it.
+struct Batch {
+  at::Tensor x, y;
+  Batch(int step, at::ScalarType type = at::kFloat) {
+    const auto numbers = torch::arange(96, at::kDouble);
+    x = torch::sin(numbers * (step + 1)).view({12, 8}).to(type);
+    y = torch::remainder(torch::arange(12) * (step + 3), 3);
+  }
+  [[nodiscard]] Batch part(int rank, int ranks) const {
+    Batch share(*this);
+    const std::int64_t rows = x.size(0) / ranks;
+    share.x = x.narrow(0, rank * rows, rows);
+    share.y = y.narrow(0, rank * rows, rows);
+    return share;
+  }
+};
+
+at::Tensor loss_of(const at::Tensor& logits, const at::Tensor& y) { return nn::functional::cross_entropy(logits, y); }
+
+/// A module of two layers without statistics, so that parts of a batch add up to it.
+struct Plain : nn::Module {
+  explicit Plain(bool bias = true) {
+    a = register_module("a", Sharded<nn::Linear>(nn::LinearOptions(8, 32).bias(bias)));
+    b = register_module("b", Sharded<nn::Linear>(nn::LinearOptions(32, 3).bias(bias)));
+  }
+  at::Tensor forward(const at::Tensor& x) { return b->forward(torch::gelu(a->forward(x))); }
+  Sharded<nn::Linear> a{nullptr}, b{nullptr};
+};
+
+std::vector<double> train(Training<>& training, auto& module, distx::ThreadCommunicator& comm, int steps,
+                          at::ScalarType type = at::kFloat) {
+  std::vector<double> losses;
+  for (int step = 0; step < steps; ++step) {
+    const auto batch = Batch(step, type).part(comm.rank(), comm.size());
+    const auto loss = loss_of(module.forward(batch.x), batch.y);
+    loss.backward();
+    training.step({.learning_rate = 0.05});
+    losses.push_back(loss.template item<double>());
+  }
+  return losses;
+}
+
+/// The same without distx, on the whole batch.
+std::vector<double> train_alone(Plain& module, int steps, at::ScalarType type) {
+  torch::optim::SGD optimizer(module.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  std::vector<double> losses;
+  for (int step = 0; step < steps; ++step) {
+    const Batch batch(step, type);
+    const auto loss = loss_of(module.forward(batch.x), batch.y);
+    optimizer.zero_grad();
+    loss.backward();
+    optimizer.step();
+    losses.push_back(loss.item<double>());
+  }
+  return losses;
+}
+
+template <class E, class F>
+void check_throws(F&& f, const std::string& words) {
+  try {
+    f();
+  } catch (const E& error) {
+    INFO(error.what());
+    CHECK(std::string(error.what()).find(words) != std::string::npos);
+    return;
+  }
+  FAIL_CHECK("nothing was thrown that says: " << words);
+}
+
+}  // namespace
+
+TEST_CASE("a module trains to the same bits at every stage, mapped and gathered") {
+  for (const int ranks : {1, 2, 4}) {
+    CAPTURE(ranks);
+    std::vector<double> first;
+    std::mutex lock;
+    for (const int stage : stages)
+      for (const bool mapped : {true, false})
+        on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
+          const auto module = made<Net>(1 + comm.rank());  // other weights on other ranks: rank 0's count
+          Training<> training(*module, comm, distx::AdamW{}, {.stage = stage, .map_weights = mapped});
+          const auto losses = train(training, *module, comm, 5);
+          const auto mean = module->norm->running_mean.sum().item<double>();
+          auto means = std::vector{mean};
+          distx::broadcast(comm, means, 0);
+          CHECK(means[0] == mean);  // rank 0's statistics are everyone's
+          if (comm.rank() > 0) return;
+          const std::lock_guard hold(lock);
+          CAPTURE(stage);
+          if (first.empty()) first = losses;
+          CHECK(losses == first);
+        });
+  }
+}
+
+TEST_CASE("losses on several ranks are those of one process, by distx's optimizer and by LibTorch's") {
+  const auto same = made<Plain>(3);
+  same->to(at::kDouble);
+  const auto alone = train_alone(*same, 8, at::kDouble);
+  for (const int ranks : {1, 2, 4})
+    for (const int stage : stages)
+      on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
+        CAPTURE(stage);
+        const auto check = [&](const std::vector<double>& losses) {
+          for (std::size_t i = 0; i < losses.size(); ++i) {
+            std::vector<double> mean{losses[i]};
+            distx::all_reduce(comm, mean, distx::average);
+            CHECK(std::abs(mean[0] - alone[i]) <= 1e-12 * alone[i]);
+          }
+        };
+        const auto module = made<Plain>(3);
+        module->to(at::kDouble);
+        {
+          Training<> training(*module, comm, distx::SGD{.momentum = 0.9}, {.stage = stage});
+          check(train(training, *module, comm, 8, at::kDouble));
+        }
+        if (stage > 0) return;
+        const auto again = made<Plain>(3);
+        again->to(at::kDouble);
+        torch::optim::SGD optimizer(again->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+        Training<> training(*again, comm, distx::NoOptimizer{}, {.stage = stage});
+        std::vector<double> losses;
+        for (int step = 0; step < 8; ++step) {
+          const auto batch = Batch(step, at::kDouble).part(comm.rank(), comm.size());
+          const auto loss = loss_of(again->forward(batch.x), batch.y);
+          optimizer.zero_grad();
+          loss.backward();
+          training.step(optimizer);
+          losses.push_back(loss.item<double>());
+        }
+        check(losses);
+      });
+}
+
+TEST_CASE("a module keeps its weights after the training, at stage 3 after release, and trains on without it") {
+  for (const int stage : stages)
+    on_ranks(2, [&](distx::ThreadCommunicator& comm) {
+      CAPTURE(stage);
+      const auto module = made<Plain>(5);
+      {
+        Training<> training(*module, comm, distx::SGD{}, {.stage = stage});
+        train(training, *module, comm, 2);
+        if (stage == 3) training.release();
+      }
+      const auto before = module->parameters()[0].sum().item<double>();
+      train_alone(*module, 2, at::kFloat);
+      CHECK(module->parameters()[0].sum().item<double>() != before);
+      Training<> again(*module, comm, distx::SGD{}, {.stage = stage});  // the same module once more
+      train(again, *module, comm, 2);
+    });
+}
+
+TEST_CASE("a sharded weight is an error of LibTorch's outside of its layer, and whole in the scope of unshard") {
+  for (const bool mapped : {true, false})
+    on_ranks(2, [&](distx::ThreadCommunicator& comm) {
+      const auto module = made<Plain>(5);
+      const auto sum = module->parameters()[0].sum().item<double>();
+      Training<> training(*module, comm, distx::SGD{}, {.stage = 3, .map_weights = mapped});
+      const auto weight = module->parameters()[0];
+      CHECK(weight.size(0) == 32);
+      const std::string words = "'a.weight' is held in shards; use it in its Sharded layer, or in the scope of";
+      check_throws<c10::Error>([&] { static_cast<void>(weight.sum().item<double>()); }, words);
+      check_throws<c10::Error>([&] { static_cast<void>(weight.t().matmul(torch::ones(32))); }, words);
+      check_throws<c10::Error>([&] { static_cast<void>(weight.data_ptr<float>()); }, words);
+      check_throws<c10::Error>(
+          [&] {
+            std::ostringstream file;
+            torch::save(module, file);
+          },
+          words);
+      const at::Tensor view = weight.view({-1}), copy = weight;
+      {
+        const auto whole = training.unshard();
+        CHECK(weight.sum().item<double>() == sum);
+        CHECK(view.sum().item<double>() == sum);
+        std::ostringstream file;
+        torch::save(module, file);
+        const auto read = made<Plain>(6);
+        std::istringstream again(file.str());
+        auto target = read;
+        torch::load(target, again);
+        CHECK(read->parameters()[0].sum().item<double>() == sum);
+      }
+      check_throws<c10::Error>([&] { static_cast<void>(copy[0][0].item<float>()); }, words);
+      train(training, *module, comm, 1);
+    });
+}
+
+TEST_CASE("micro-batches add up to the batch") {
+  for (const int stage : stages)
+    on_ranks(2, [&](distx::ThreadCommunicator& comm) {
+      CAPTURE(stage);
+      const auto run = [&](auto& training, Plain& module, int count) {
+        std::vector<double> sums;
+        for (int step = 0; step < 3; ++step) {
+          const auto batch = Batch(step, at::kDouble).part(comm.rank(), comm.size());
+          for (int i = 0; i < count; ++i) {
+            const auto scope = training.micro_batch({static_cast<std::size_t>(i), static_cast<std::size_t>(count)});
+            const auto part = batch.part(i, count);
+            (loss_of(module.forward(part.x), part.y) / count).backward();
+          }
+          training.step({.learning_rate = 0.1});
+          const auto whole = training.unshard();
+          sums.push_back(module.parameters()[0].abs().sum().template item<double>());
+        }
+        return sums;
+      };
+      const auto both = [&](auto policy) {
+        std::vector<std::vector<double>> all;
+        for (const int count : {1, 3}) {
+          const auto module = made<Plain>(5);
+          module->to(at::kDouble);
+          Training<decltype(policy)> training(*module, comm, distx::AdamW{}, {.stage = stage});
+          all.push_back(run(training, *module, count));
+        }
+        for (std::size_t i = 0; i < 3; ++i) CHECK(all[0][i] == doctest::Approx(all[1][i]).epsilon(1e-13));
+      };
+      both(distx::Accumulate<distx::Sharded>{});
+      if (stage < 2) both(distx::Accumulate<distx::Local>{});
+    });
+}
+
+TEST_CASE("a second backward pass in a step is an error that says what to do") {
+  for (const int stage : stages)
+    on_ranks(1, [&](distx::ThreadCommunicator& comm) {
+      const auto module = made<Plain>(5);
+      Training<> training(*module, comm, distx::SGD{}, {.stage = stage});
+      const Batch batch(0);
+      loss_of(module->forward(batch.x), batch.y).backward();
+      check_throws<distx::InvalidState>(
+          [&] { loss_of(module->forward(batch.x), batch.y).backward(); },
+          "has a second gradient in this step; call step between two backward passes, or begin each with micro_batch");
+    });
+}
+
+TEST_CASE("frozen and unused layers") {
+  struct Odd : nn::Module {
+    Odd() {
+      frozen = register_module("frozen", Sharded<nn::Linear>(8, 8));
+      rare = register_module("rare", nn::Linear(8, 8));
+      never = register_module("never", nn::Linear(3, 3));
+      out = register_module("out", Sharded<nn::Linear>(8, 3));
+      for (auto& parameter : frozen->parameters()) parameter.requires_grad_(false);
+    }
+    at::Tensor forward(at::Tensor x, bool use) {
+      x = torch::tanh(frozen->forward(x));
+      return out->forward(use ? torch::tanh(rare->forward(x)) : x);
+    }
+    Sharded<nn::Linear> frozen{nullptr}, out{nullptr};
+    nn::Linear rare{nullptr}, never{nullptr};
+  };
+  std::vector<double> first;
+  std::mutex lock;
+  for (const int stage : stages)
+    on_ranks(2, [&](distx::ThreadCommunicator& comm) {
+      const auto module = made<Odd>(5);
+      Training<> training(*module, comm, distx::AdamW{}, {.allow_unused = true, .stage = stage});
+      std::vector<double> losses;
+      for (int step = 0; step < 4; ++step) {
+        const auto batch = Batch(step).part(comm.rank(), comm.size());
+        const auto loss = loss_of(module->forward(batch.x, comm.rank() == 0 && step % 2 == 0), batch.y);
+        loss.backward();
+        training.step({.learning_rate = 0.05});
+        losses.push_back(loss.item<double>());
+      }
+      if (comm.rank() > 0) return;
+      const std::lock_guard hold(lock);
+      CAPTURE(stage);
+      if (first.empty()) first = losses;
+      CHECK(losses == first);
+    });
+  on_ranks(1, [&](distx::ThreadCommunicator& comm) {
+    const auto module = made<Odd>(5);
+    Training<> training(*module, comm, distx::AdamW{}, {.stage = 1});
+    const Batch batch(0);
+    loss_of(module->forward(batch.x, true), batch.y).backward();
+    check_throws<distx::InvalidState>([&] { training.step({.learning_rate = 0.1}); },
+                                      "'never.weight' has no gradient in this step");
+  });
+}
+
+TEST_CASE("bfloat16 weights with float32 masters, and clipping: one result at every stage") {
+  std::vector<double> first;
+  std::mutex lock;
+  for (const int stage : stages)
+    on_ranks(2, [&](distx::ThreadCommunicator& comm) {
+      const auto module = made<Plain>(5);
+      module->to(at::kBFloat16);
+      Training<distx::Precision<distx::bfloat16>> training(*module, comm, distx::AdamW{},
+                                                           {.stage = stage, .clip_norm = 0.5});
+      std::vector<double> losses;
+      for (int step = 0; step < 5; ++step) {
+        const auto batch = Batch(step, at::kBFloat16).part(comm.rank(), comm.size());
+        const auto loss = loss_of(module->forward(batch.x).to(at::kFloat), batch.y);
+        loss.backward();
+        training.step({.learning_rate = 0.01});
+        losses.push_back(loss.item<double>());
+      }
+      if (comm.rank() > 0) return;
+      const std::lock_guard hold(lock);
+      CAPTURE(stage);
+      if (first.empty()) first = losses;
+      CHECK(losses == first);
+    });
+}
+
+TEST_CASE("memory follows the formula of the stages") {
+  // 8 layers of 64 x 64 without biases, float32, AdamW, 2 ranks.
+  constexpr std::size_t weights = 8 * 64 * 64 * 4;
+  for (const int stage : stages)
+    on_ranks(2, [&](distx::ThreadCommunicator& comm) {
+      CAPTURE(stage);
+      const auto module = std::make_shared<nn::SequentialImpl>();
+      for (int i = 0; i < 8; ++i) module->push_back(Sharded<nn::Linear>(nn::LinearOptions(64, 64).bias(false)));
+      Training<> training(*module, comm, distx::AdamW{}, {.bucket_bytes = 0, .stage = stage});
+      const auto memory = training.memory();
+      CHECK(memory.weights.held == weights / (stage == 3 ? 2 : 1));
+      CHECK(memory.gradients.held == weights / (stage >= 2 ? 2 : 1));
+      CHECK(memory.optimizer.held == 2 * weights / (stage >= 1 ? 2 : 1));
+    });
+}
+
+TEST_CASE("the state has the module's names and shapes") {
+  on_ranks(2, [&](distx::ThreadCommunicator& comm) {
+    struct Images : nn::Module {
+      Images() {
+        conv = register_module("conv", Sharded<nn::Conv2d>(nn::Conv2dOptions(3, 8, 5)));
+        norm = register_module("norm", nn::BatchNorm2d(8));
+      }
+      Sharded<nn::Conv2d> conv{nullptr};
+      nn::BatchNorm2d norm{nullptr};
+    };
+    const auto module = made<Images>(5);
+    Training<> training(*module, comm, distx::SGD{}, {.stage = 3});
+    std::map<std::string, std::vector<std::size_t>> shapes;
+    for (const auto& array : training.state().arrays) shapes[array.name] = array.shape;
+    const std::vector<std::size_t> kernels{8, 3, 5, 5};
+    CHECK(shapes["conv.weight"] == kernels);
+    CHECK(shapes["optim.state.conv.weight.momentum_buffer"] == kernels);
+    CHECK(shapes["norm.running_mean"] == std::vector<std::size_t>{8});
+    CHECK(shapes.count("norm.num_batches_tracked") == 1);
+  });
+}
+
+TEST_CASE("parameters that cannot be trained are refused by name") {
+  const auto refused = [](const std::string& words, const at::Tensor& weight) {
+    on_ranks(1, [&](distx::ThreadCommunicator& comm) {
+      const auto module = std::make_shared<TiedImpl>(weight);
+      check_throws<distx::InvalidArgument>([&] { Training<> training(*module, comm, distx::SGD{}, {.stage = 1}); },
+                                           words);
+      CHECK(module->weight.numel() == 16);
+      CHECK(module->weight.abs().sum().item<double>() == 16);  // its values are still there
+    });
+  };
+  refused("'weight' is not contiguous; convert the module before its training is made", torch::ones({2, 8}).t());
+  refused("'weight' shares its storage with another tensor", torch::ones({5, 4}).narrow(0, 0, 4));
+  refused("distx has no element type ComplexFloat", torch::ones({4, 4}, at::kComplexFloat));
+  on_ranks(1, [](distx::ThreadCommunicator& comm) {
+    const auto module = std::make_shared<nn::EmbeddingImpl>(nn::EmbeddingOptions(10, 4).sparse(true));
+    Training<> training(*module, comm, distx::SGD{}, {.stage = 1});
+    check_throws<distx::InvalidArgument>([&] { module->forward(torch::arange(3)).sum().backward(); },
+                                         "the gradient of 'weight' is sparse");
+  });
+}
+
+TEST_CASE("collectives take a tensor's memory, and tensors are made over distx's") {
+  on_ranks(2, [](distx::ThreadCommunicator& comm) {
+    auto tensor = torch::full({2, 3}, comm.rank() + 1, at::kBFloat16);
+    distx::all_reduce(comm, distx_torch::span_of<distx::bfloat16>(tensor), distx::sum);
+    CHECK(tensor.to(at::kFloat).equal(torch::full({2, 3}, 3.0f)));
+    CHECK_THROWS_AS(static_cast<void>(distx_torch::span_of(tensor.t())), distx::InvalidArgument);
+    check_throws<distx::InvalidArgument>([&] { static_cast<void>(distx_torch::span_of<float>(tensor)); },
+                                         "the tensor has elements of BFloat16, not of float32");
+  });
+  auto numbers = std::make_shared<std::vector<float>>(6, 2.0f);
+  const std::weak_ptr<std::vector<float>> alive = numbers;
+  auto tensor = distx_torch::tensor_over(distx::Span<float>(*numbers), at::IntArrayRef({3, 2}), numbers);
+  CHECK(tensor.data_ptr() == numbers->data());
+  numbers.reset();
+  CHECK(tensor.sum().item<float>() == 12);
+  tensor.reset();
+  CHECK(alive.expired());
+}
+
+TEST_CASE("an exception of the backward pass reaches the caller with its type, and ends the step on all ranks") {
+  for (const int stage : {0, 3})
+    on_ranks(2, [&](distx::ThreadCommunicator& comm) {
+      const auto module = made<Plain>(5);
+      Training<> training(*module, comm, distx::SGD{}, {.stage = stage});
+      struct Broken {};
+      const Batch batch(0);
+      const auto loss = loss_of(module->forward(batch.x), batch.y);
+      if (comm.rank() == 0) {
+        (*module->a)->weight.register_hook([](const at::Tensor&) { throw Broken(); });
+        CHECK_THROWS_AS(loss.backward(), Broken);
+        comm.revoke("rank 0 gives up");
+      } else {
+        CHECK_THROWS_AS((loss.backward(), training.step({.learning_rate = 1})), distx::RevokedError);
+      }
+    });
+}
