@@ -4,6 +4,7 @@
 // only; names are in the namespace `distx_torch`.
 #include "distx/comm/best_communicator.hpp"
 #include "distx/torch/data_parallel.hpp"
+#include "distx/torch/recomputed.hpp"
 #include "distx/torch/sharded.hpp"
 #include "distx/torch/tensor.hpp"
 #include "distx/training.hpp"

@@ -4,6 +4,7 @@
 #undef CHECK  // LibTorch's logging has one as well
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <chrono>
 #include <mutex>
 
@@ -466,4 +467,50 @@ TEST_CASE("an exception of the backward pass reaches the caller with its type, a
         CHECK_THROWS_AS((loss.backward(), training.step({.learning_rate = 1})), distx::RevokedError);
       }
     });
+}
+
+TEST_CASE("a recomputed layer gives the same bits, with dropout and Sharded weights, and runs forward twice") {
+  static std::atomic<int> passes;
+  struct BlockImpl : nn::Module {
+    BlockImpl() { linear = register_module("linear", nn::Linear(16, 16)); }
+    at::Tensor forward(const at::Tensor& x) {
+      ++passes;
+      return x + torch::dropout(torch::gelu(linear->forward(x)), 0.25, is_training());
+    }
+    nn::Linear linear{nullptr};
+  };
+  struct Block : nn::ModuleHolder<BlockImpl> {
+    using nn::ModuleHolder<BlockImpl>::ModuleHolder;
+  };
+  const auto run = [&](int stage, auto layer) {
+    using Layer = decltype(layer);
+    std::vector<double> losses;
+    passes = 0;
+    on_ranks(1, [&](distx::ThreadCommunicator& comm) {  // one: LibTorch's random numbers are those of all threads
+      torch::manual_seed(3);
+      nn::Sequential module(nn::Linear(8, 16), Layer(), Layer(), Layer(), nn::Linear(16, 3));
+      Training<> training(*module, comm, distx::AdamW{}, {.stage = stage});
+      CHECK(training.state().arrays[6].name == "1.linear.weight");
+      for (int step = 0; step < 3; ++step) {
+        const Batch batch(step);
+        const auto loss = loss_of(module->forward(batch.x), batch.y);
+        loss.backward();
+        training.step({.learning_rate = 0.05});
+        losses.push_back(loss.item<double>());
+      }
+      const at::NoGradGuard no_grad;
+      module->eval();
+      losses.push_back(module->forward(Batch(9).x).sum().item<double>());
+    });
+    return losses;
+  };
+  for (const int stage : stages) {
+    CAPTURE(stage);
+    const auto expected = run(stage, Block());
+    CHECK(passes == 3 * 3 + 3);
+    CHECK(run(stage, distx_torch::Recomputed<Block>()) == expected);
+    CHECK(passes == 2 * 3 * 3 + 3);
+    CHECK(run(stage, distx_torch::Recomputed<Sharded<Block>>()) == expected);
+    CHECK(run(stage, Sharded<Block>()) == expected);
+  }
 }

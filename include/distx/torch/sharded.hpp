@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
 #include <tuple>
-#include <type_traits>
-#include <utility>
 
+#include "distx/torch/detail/layer_wrapper.hpp"
 #include "distx/torch/detail/module_parameters.hpp"
 
 namespace distx_torch::inline DISTX_ABI {
@@ -24,44 +22,19 @@ void for_each_tensor(const Output& output, F&& f) {
     for (const auto& each : output) for_each_tensor(each, f);
 }
 
-/// The signature R(A…) of a module's forward; void if it is a template or overloaded.
-template <class Module>
-struct ForwardOf {
-  using type = void;
-};
-template <class Module>
-  requires requires { &Module::forward; }
-struct ForwardOf<Module> {
-  template <class R, class Class, class... A>
-  static auto find(R (Class::*)(A...)) -> std::type_identity<R(A...)>;
-  using type = typename decltype(find(&Module::forward))::type;
-};
-
-template <class M>
-class ShardedLayer : public torch::nn::Module, public ShardedModule {
- public:
-  /// Constructs the layer from the arguments of `M`, or from an `M`.
-  template <class... Arguments>
-  explicit ShardedLayer(Arguments&&... arguments)
-      : layer_(register_module("layer", M(std::forward<Arguments>(arguments)...))) {}
-
-  M& operator*() noexcept { return layer_; }
-  auto* operator->() noexcept { return layer_.get(); }
-
+/// Makes a layer's weights whole around its passes.
+class WithWholeWeights : public ShardedModule {
  protected:
-  template <class... Inputs>
-  auto run(Inputs&&... inputs) {
+  template <class M, class... Inputs>
+  auto around(M& layer, Inputs&&... inputs) {
     const auto whole = weights()->open();
-    auto output = layer_->forward(std::forward<Inputs>(inputs)...);
+    auto output = layer->forward(std::forward<Inputs>(inputs)...);
     for_each_tensor(output, [&](const at::Tensor& tensor) {
       if (tensor.requires_grad())
-        tensor.register_hook([layer = weights()](const at::Tensor&) { layer->begin_backward(); });
+        tensor.register_hook([of = weights()](const at::Tensor&) { of->begin_backward(); });
     });
     return output;
   }
-
- private:
-  M layer_;
 };
 
 }  // namespace detail
@@ -69,39 +42,18 @@ class ShardedLayer : public torch::nn::Module, public ShardedModule {
 /// A layer whose weights are whole on this rank only while its forward and backward pass run, at stage 3 of a
 /// DataParallel; elsewhere it is `M`.
 ///
-/// C++ modules have no forward hooks, so a layer is wrapped where the model is written. In checkpoints and
-/// errors its parameters have the names that they would have without the wrapper; below the module itself they are in
-/// `layer`. Weights are gathered in the order of the passes, which is the same on every rank.
+/// C++ modules have no forward hooks, so a layer is wrapped where the model is written. In checkpoints and errors its
+/// parameters have the names that they would have without the wrapper; below the module itself they are in `layer`.
+/// Weights are gathered in the order of the passes, which is the same on every rank.
 /// @tparam M  a module holder, such as torch::nn::Linear
 /// @code
 /// hidden = register_module("hidden", distx_torch::Sharded<torch::nn::Linear>(784, 1024));
 /// x = hidden->forward(x);
 /// @endcode
-template <class M, class Forward = typename detail::ForwardOf<typename M::ContainedType>::type>
-class ShardedImpl;
-
-/// Has the signature of M's forward, so that torch::nn::Sequential and AnyModule can hold it.
-template <class M, class R, class... A>
-class ShardedImpl<M, R(A...)> : public detail::ShardedLayer<M> {
- public:
-  using detail::ShardedLayer<M>::ShardedLayer;
-  R forward(A... inputs) { return this->run(std::forward<A>(inputs)...); }
-};
-/// For an M whose forward is a template or overloaded.
 template <class M>
-class ShardedImpl<M, void> : public detail::ShardedLayer<M> {
+class Sharded : public torch::nn::ModuleHolder<detail::LayerWrapper<M, detail::WithWholeWeights>> {
  public:
-  using detail::ShardedLayer<M>::ShardedLayer;
-  template <class... Inputs>
-  auto forward(Inputs&&... inputs) {
-    return this->run(std::forward<Inputs>(inputs)...);
-  }
-};
-
-template <class M>
-class Sharded : public torch::nn::ModuleHolder<ShardedImpl<M>> {
- public:
-  using torch::nn::ModuleHolder<ShardedImpl<M>>::ModuleHolder;
+  using torch::nn::ModuleHolder<detail::LayerWrapper<M, detail::WithWholeWeights>>::ModuleHolder;
 };
 
 }  // namespace distx_torch::inline DISTX_ABI

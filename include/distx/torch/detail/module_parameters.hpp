@@ -11,6 +11,7 @@
 
 #include "distx/comm/lists.hpp"
 #include "distx/parallel/data_parallel.hpp"
+#include "distx/torch/detail/layer_wrapper.hpp"
 #include "distx/torch/tensor.hpp"
 
 namespace distx_torch::inline DISTX_ABI {
@@ -190,6 +191,7 @@ class ModuleParameters {
 
   void find_layers(torch::nn::Module& module) {
     const auto add = [&](const std::string& name, const torch::nn::Module& each) {
+      if (dynamic_cast<const WrapperModule*>(&each) != nullptr) wrappers_.push_back(name.empty() ? "" : name + ".");
       const auto* const layer = dynamic_cast<const ShardedModule*>(&each);
       if (layer == nullptr) return;
       if (layer->weights()->training != nullptr)
@@ -203,10 +205,8 @@ class ModuleParameters {
   }
   /// Returns the name that a parameter or buffer would have if no layer were wrapped.
   [[nodiscard]] std::string plain_name(std::string name) const {
-    for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) {  // inner layers before outer ones
-      const std::string plain = (*layer)->name.empty() ? "" : (*layer)->name + ".";
-      if (name.starts_with(plain + "layer.")) name = plain + name.substr(plain.size() + 6);
-    }
+    for (auto wrapper = wrappers_.rbegin(); wrapper != wrappers_.rend(); ++wrapper)  // inner ones before outer ones
+      if (name.starts_with(*wrapper + "layer.")) name.erase(wrapper->size(), 6);
     return name;
   }
   /// Returns the innermost Sharded layer that a name is in, or null.
@@ -267,6 +267,7 @@ class ModuleParameters {
 
   std::vector<std::shared_ptr<Slot>> slots_;  // in the order of the list
   std::vector<std::shared_ptr<LayerWeights>> layers_;
+  std::vector<std::string> wrappers_;  // the beginnings of the names in them
   distx::ParameterList<> list_;
   std::vector<distx::Span<std::byte>> buffers_;
   std::vector<at::Tensor> kept_;

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/pimpl.h>
+
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "distx/torch/detail/layer_wrapper.hpp"
+
+namespace distx_torch::inline DISTX_ABI {
+
+namespace detail {
+
+/// The random state of the host's generator, which dropout uses.
+[[nodiscard]] inline at::Tensor random_state() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+inline void set_random_state(const at::Tensor& state) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
+/// A forward pass that a graph refers to.
+struct ForwardPass : torch::CustomClassHolder {
+  std::function<at::Tensor(at::TensorList)> run{};
+  at::Tensor random = random_state();
+};
+
+/// Runs a forward pass without a graph, and again with one in the backward pass.
+struct Recompute : torch::autograd::Function<Recompute> {
+  /// @param anchor  requires a gradient, so that the result does
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const c10::intrusive_ptr<ForwardPass>& pass,
+                            const at::Tensor& /*anchor*/, at::TensorList inputs) {
+    context->saved_data["pass"] = c10::IValue::make_capsule(pass);
+    context->save_for_backward(inputs.vec());
+    const at::NoGradGuard no_grad;
+    return pass->run(inputs);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const auto capsule = context->saved_data["pass"].toCapsule();
+    const auto& pass = static_cast<const ForwardPass&>(*capsule);
+    std::vector<at::Tensor> inputs;
+    for (const auto& saved : context->get_saved_variables())
+      inputs.push_back(saved.detach().requires_grad_(saved.requires_grad()));
+    const at::Tensor now = random_state();
+    set_random_state(pass.random);
+    at::Tensor output;
+    {
+      const at::AutoGradMode with_graph(true);
+      output = pass.run(inputs);
+    }
+    set_random_state(now);
+    torch::autograd::backward({output}, {gradients[0]});
+    torch::autograd::variable_list result(2);  // none for the pass and the anchor
+    for (const auto& input : inputs) result.push_back(input.grad());
+    return result;
+  }
+};
+
+/// Recomputes a layer's forward pass in its backward pass.
+class WithoutActivations {
+ protected:
+  template <class M, class... Inputs>
+  at::Tensor around(M& layer, const Inputs&... inputs) {
+    static_assert((std::convertible_to<const Inputs&, const at::Tensor&> && ...),
+                  "distx_torch::Recomputed: the inputs of the layer's forward must be tensors");
+    if (!at::GradMode::is_enabled()) return layer->forward(inputs...);
+    const auto pass = c10::make_intrusive<ForwardPass>();
+    pass->run = [layer](at::TensorList given) mutable {
+      return [&]<std::size_t... I>(std::index_sequence<I...>) {
+        return at::Tensor(layer->forward(given[I]...));
+      }(std::index_sequence_for<Inputs...>());
+    };
+    const std::vector<at::Tensor> given{inputs...};
+    return Recompute::apply(pass, at::zeros({}).requires_grad_(), at::TensorList(given));
+  }
+};
+
+}  // namespace detail
+
+/// A layer that keeps its inputs instead of its activations: its backward pass runs its forward pass once more, with the
+/// same random numbers, and gives the same bits.
+///
+/// Memory of activations falls to that of one layer at a time, for one more forward pass of each. Inputs and the output
+/// are tensors. A layer that counts its passes, such as a BatchNorm in training, counts twice. Its weights may be Sharded:
+/// `Recomputed<Sharded<M>>`.
+/// @tparam M  a module holder
+template <class M>
+class Recomputed : public torch::nn::ModuleHolder<detail::LayerWrapper<M, detail::WithoutActivations>> {
+ public:
+  using torch::nn::ModuleHolder<detail::LayerWrapper<M, detail::WithoutActivations>>::ModuleHolder;
+};
+
+}  // namespace distx_torch::inline DISTX_ABI
