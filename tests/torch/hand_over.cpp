@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Trains a module at stage 3, saves it, loads the checkpoint into an unwrapped module at stage 0, and writes the weights
-// into one file. hand_over.py loads that file into Python's module.
+// Trains a module at stage 3, saves it, loads the checkpoint into an unwrapped module at stage 0, and writes the
+// weights into one file. hand_over.py loads that file into Python's module.
 //   hand_over FOLDER   prints what both C++ modules compute for the same input
 #include <torch/torch.h>
 
@@ -48,7 +48,8 @@ int main(int, char** argv) {
     const auto module = std::make_shared<Net<distx_torch::Sharded>>();
     distx_torch::DataParallel<distx::ZeRO<3>> training(*module, comm, distx::AdamW{});
     for (int step = 0; step < 5; ++step) {
-      const auto loss = nn::functional::cross_entropy(module->forward(images(step + comm.rank())), torch::arange(8) % 3);
+      const auto loss =
+          nn::functional::cross_entropy(module->forward(images(step + comm.rank())), torch::arange(8) % 3);
       loss.backward();
       training.step({.learning_rate = 0.01});
     }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Modules of LibTorch that distx trains, on threads as ranks.
+#include <c10/core/CPUAllocator.h>
 #include <torch/torch.h>
 #undef CHECK  // LibTorch's logging has one as well
 #include <doctest/doctest.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <mutex>
 
 #include <distx/threads.hpp>
@@ -124,13 +126,62 @@ std::vector<double> train_alone(Plain& module, int steps, at::ScalarType type) {
   return losses;
 }
 
+/// Counts the bytes of LibTorch's tensors while it exists.
+class Allocations {
+ public:
+  struct Bytes {
+    std::int64_t now, peak;
+  };
+  Allocations() : counting_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(&counting_, 255); }
+  ~Allocations() { c10::SetCPUAllocator(counting_.below, 255); }  // what is left is freed by its own deleter
+  /// Returns the bytes now, and makes them the peak. Collective.
+  Bytes begin(distx::ThreadCommunicator& comm) {
+    distx::barrier(comm);
+    if (comm.rank() == 0) counting_.peak = counting_.now.load();
+    return end(comm);
+  }
+  Bytes end(distx::ThreadCommunicator& comm) {
+    distx::barrier(comm);
+    const Bytes bytes{counting_.now, counting_.peak};
+    distx::barrier(comm);
+    return bytes;
+  }
+
+ private:
+  struct Counting final : c10::Allocator {
+    explicit Counting(c10::Allocator* to) : below(to) {}
+    c10::DataPtr allocate(std::size_t bytes) override {
+      const std::int64_t held = now += static_cast<std::int64_t>(bytes);
+      for (auto seen = peak.load(); seen < held && !peak.compare_exchange_weak(seen, held);) {
+      }
+      auto* const block = new Block{this, below->allocate(bytes), static_cast<std::int64_t>(bytes)};
+      return {block->memory.get(), block, &release, at::kCPU};
+    }
+    c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+    void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
+    static void release(void* context) {
+      auto* const block = static_cast<Block*>(context);
+      block->of->now -= block->bytes;
+      delete block;
+    }
+    struct Block {
+      Counting* of;
+      c10::DataPtr memory;
+      std::int64_t bytes;
+    };
+    c10::Allocator* below;
+    std::atomic<std::int64_t> now{0}, peak{0};
+  } counting_;
+};
+
 template <class E, class F>
 void check_throws(F&& f, const std::string& words) {
   try {
     f();
   } catch (const E& error) {
-    INFO(error.what());
-    CHECK(std::string(error.what()).find(words) != std::string::npos);
+    const std::string message = error.what();
+    INFO(message);
+    CHECK(message.find(words) != std::string::npos);
     return;
   }
   FAIL_CHECK("nothing was thrown that says: " << words);
@@ -373,20 +424,57 @@ TEST_CASE("bfloat16 weights with float32 masters, and clipping: one result at ev
     });
 }
 
-TEST_CASE("memory follows the formula of the stages") {
-  // 8 layers of 64 x 64 without biases, float32, AdamW, 2 ranks.
-  constexpr std::size_t weights = 8 * 64 * 64 * 4;
-  for (const int stage : stages)
-    on_ranks(2, [&](distx::ThreadCommunicator& comm) {
-      CAPTURE(stage);
-      const auto module = std::make_shared<nn::SequentialImpl>();
-      for (int i = 0; i < 8; ++i) module->push_back(Sharded<nn::Linear>(nn::LinearOptions(64, 64).bias(false)));
-      Training<> training(*module, comm, distx::AdamW{}, {.bucket_bytes = 0, .stage = stage});
-      const auto memory = training.memory();
-      CHECK(memory.weights.held == weights / (stage == 3 ? 2 : 1));
-      CHECK(memory.gradients.held == weights / (stage >= 2 ? 2 : 1));
-      CHECK(memory.optimizer.held == 2 * weights / (stage >= 1 ? 2 : 1));
+TEST_CASE("memory follows the formula of the stages, and a deferred module is never whole") {
+  // 16 layers of 64 x 64 without biases, float32, AdamW, 2 ranks. Ranks are threads: LibTorch's bytes are those of
+  // both.
+  constexpr std::int64_t layer = 64 * 64 * 4, weights = 16 * layer;
+  Allocations allocations;
+  for (const bool deferred : {false, true})
+    for (const int stage : stages)
+      on_ranks(2, [&](distx::ThreadCommunicator& comm) {
+        CAPTURE(stage);
+        CAPTURE(deferred);
+        const auto options = nn::LinearOptions(64, 64).bias(false);
+        distx::barrier(comm);
+        const auto before = allocations.begin(comm);
+        const auto module = std::make_shared<nn::SequentialImpl>();
+        for (int i = 0; i < 16; ++i)
+          module->push_back(deferred ? Sharded<nn::Linear>(distx_torch::deferred, options)
+                                     : Sharded<nn::Linear>(options));
+        const auto made = allocations.end(comm);
+        Training<> training(*module, comm, distx::AdamW{}, {.bucket_bytes = 0, .stage = stage});
+        const auto after = allocations.end(comm);
+        // With random states of 5 KiB and other small tensors; while its values are copied, one layer is there twice.
+        constexpr std::int64_t small = 16 * 6 * 1024;
+        CHECK(made.now - before.now >= 2 * (deferred ? 0 : weights));
+        CHECK(made.now - before.now <= 2 * (deferred ? 0 : weights) + 2 * small);
+        CHECK(after.now - before.now <= 2 * small);
+        CHECK(after.peak - before.now <= 2 * (deferred ? 2 * layer : weights) + 2 * small);
+        const auto memory = training.memory();
+        CHECK(memory.weights.held == weights / (stage == 3 ? 2 : 1));
+        CHECK(memory.gradients.held == weights / (stage >= 2 ? 2 : 1));
+        CHECK(memory.optimizer.held == 2 * weights / (stage >= 1 ? 2 : 1));
+        distx::barrier(comm);
+      });
+}
+
+TEST_CASE("a deferred layer begins with the values of one that is not") {
+  const auto sums = [&](int stage, auto&&... tag) {
+    double sum = 0;
+    on_ranks(1, [&](distx::ThreadCommunicator& comm) {
+      torch::manual_seed(4);
+      nn::Sequential module(nn::Linear(8, 16), Sharded<nn::Linear>(tag..., 16, 16),
+                            Sharded<nn::Conv2d>(tag..., 3, 4, 3));
+      if (sizeof...(tag) > 0)
+        check_throws<c10::Error>([&] { static_cast<void>(module->forward(torch::ones({1, 8}))); },
+                                 "of a deferred layer has no values before a DataParallel of its module is made");
+      Training<> training(*module, comm, distx::SGD{}, {.stage = stage});
+      const auto whole = training.unshard();
+      for (const auto& parameter : module->parameters()) sum += (parameter * 3.7).sin().sum().template item<double>();
     });
+    return sum;
+  };
+  for (const int stage : stages) CHECK(sums(stage) == sums(stage, distx_torch::deferred));
 }
 
 TEST_CASE("the state has the module's names and shapes") {

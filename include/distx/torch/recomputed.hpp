@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <ATen/CPUGeneratorImpl.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/pimpl.h>
 
 #include <functional>
-#include <mutex>
 #include <vector>
 
 #include "distx/torch/detail/layer_wrapper.hpp"
@@ -13,18 +12,6 @@
 namespace distx_torch::inline DISTX_ABI {
 
 namespace detail {
-
-/// The random state of the host's generator, which dropout uses.
-[[nodiscard]] inline at::Tensor random_state() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
-inline void set_random_state(const at::Tensor& state) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
-}
 
 /// A forward pass that a graph refers to.
 struct ForwardPass : torch::CustomClassHolder {
@@ -49,14 +36,12 @@ struct Recompute : torch::autograd::Function<Recompute> {
     std::vector<at::Tensor> inputs;
     for (const auto& saved : context->get_saved_variables())
       inputs.push_back(saved.detach().requires_grad_(saved.requires_grad()));
-    const at::Tensor now = random_state();
-    set_random_state(pass.random);
     at::Tensor output;
     {
+      const WithRandomState same(pass.random);
       const at::AutoGradMode with_graph(true);
       output = pass.run(inputs);
     }
-    set_random_state(now);
     torch::autograd::backward({output}, {gradients[0]});
     torch::autograd::variable_list result(2);  // none for the pass and the anchor
     for (const auto& input : inputs) result.push_back(input.grad());
@@ -85,12 +70,12 @@ class WithoutActivations {
 
 }  // namespace detail
 
-/// A layer that keeps its inputs instead of its activations: its backward pass runs its forward pass once more, with the
-/// same random numbers, and gives the same bits.
+/// A layer that keeps its inputs instead of its activations: its backward pass runs its forward pass once more, with
+/// the same random numbers, and gives the same bits.
 ///
 /// Memory of activations falls to that of one layer at a time, for one more forward pass of each. Inputs and the output
-/// are tensors. A layer that counts its passes, such as a BatchNorm in training, counts twice. Its weights may be Sharded:
-/// `Recomputed<Sharded<M>>`.
+/// are tensors. A layer that counts its passes, such as a BatchNorm in training, counts twice. Its weights may be
+/// Sharded: `Recomputed<Sharded<M>>`.
 /// @tparam M  a module holder
 template <class M>
 class Recomputed : public torch::nn::ModuleHolder<detail::LayerWrapper<M, detail::WithoutActivations>> {

@@ -25,13 +25,26 @@ void for_each_tensor(const Output& output, F&& f) {
 /// Makes a layer's weights whole around its passes.
 class WithWholeWeights : public ShardedModule {
  protected:
+  /// Frees the memory of a layer's weights until a training makes it once more, with the same random numbers.
+  template <class M>
+  void defer(M& layer, const at::Tensor& random, std::function<M()> make) {
+    for (const auto& item : layer->named_parameters()) {
+      auto* const storage = item.value().storage().unsafeGetStorageImpl();
+      storage->set_data_ptr_noswap({nullptr, at::kCPU});
+      storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
+          "distx: '" + item.key() + "' of a deferred layer has no values before a DataParallel of its module is made");
+    }
+    weights()->remake = [random, make = std::move(make)]() -> std::shared_ptr<torch::nn::Module> {
+      const WithRandomState same(random);
+      return make().ptr();
+    };
+  }
   template <class M, class... Inputs>
   auto around(M& layer, Inputs&&... inputs) {
     const auto whole = weights()->open();
     auto output = layer->forward(std::forward<Inputs>(inputs)...);
     for_each_tensor(output, [&](const at::Tensor& tensor) {
-      if (tensor.requires_grad())
-        tensor.register_hook([of = weights()](const at::Tensor&) { of->begin_backward(); });
+      if (tensor.requires_grad()) tensor.register_hook([of = weights()](const at::Tensor&) { of->begin_backward(); });
     });
     return output;
   }
@@ -45,6 +58,9 @@ class WithWholeWeights : public ShardedModule {
 /// C++ modules have no forward hooks, so a layer is wrapped where the model is written. In checkpoints and errors its
 /// parameters have the names that they would have without the wrapper; below the module itself they are in `layer`.
 /// Weights are gathered in the order of the passes, which is the same on every rank.
+/// `Sharded<M>(distx_torch::deferred, …)` frees the layer's weights at once, and makes them, with the same values, when
+/// the training is constructed: so the model is never whole, and needs memory for one layer in addition to the shards.
+/// The arguments are copied.
 /// @tparam M  a module holder, such as torch::nn::Linear
 /// @code
 /// hidden = register_module("hidden", distx_torch::Sharded<torch::nn::Linear>(784, 1024));

@@ -52,6 +52,10 @@ struct LayerWeights {
   std::size_t trained = 0;  ///< of them
   std::size_t missing = 0;  ///< gradients of the backward pass for which they are whole
   std::optional<Whole> backward{};
+  /// Makes the layer once more, with the same values; null unless it is deferred.
+  std::function<std::shared_ptr<torch::nn::Module>()> remake{};
+  std::shared_ptr<torch::nn::Module> remade{};
+  std::size_t unread = 0;  ///< values of that copy that are needed
 
   [[nodiscard]] Whole open() const { return training == nullptr ? Whole() : training->unshard_layer(parameters); }
   void begin_backward() {
@@ -147,6 +151,7 @@ class ModuleParameters {
  private:
   struct Slot {
     at::Tensor tensor;  // the module's own
+    std::string key;    // its name below the module
     std::shared_ptr<Parameter> parameter{};
     std::vector<LayerWeights*> layers{};
     bool has_gradient = false;  // of this pass
@@ -197,7 +202,7 @@ class ModuleParameters {
       if (layer->weights()->training != nullptr)
         throw distx::InvalidState("the Sharded layer '" + name + "' is in another training; end that one first",
                                   {.operation = "DataParallel"});
-      *layer->weights() = LayerWeights{name};
+      *layer->weights() = LayerWeights{.name = name, .remake = std::move(layer->weights()->remake)};
       layers_.push_back(layer->weights());
     };
     add("", module);
@@ -242,7 +247,7 @@ class ModuleParameters {
       if (described.unit.empty()) described.unit = "outside of Sharded layers";
       described.always_whole = true;
     }
-    const auto slot = std::make_shared<Slot>(Slot{tensor});
+    const auto slot = std::make_shared<Slot>(Slot{tensor, key});
     // The tensor's own memory is freed as soon as its values are copied. The slots outlive the training.
     slot->parameter = std::make_shared<Parameter>(
         name, element_type_of(tensor.scalar_type()), static_cast<std::size_t>(tensor.numel()),
@@ -253,10 +258,21 @@ class ModuleParameters {
     list_.add(*slot->parameter);
     slots_.push_back(slot);
   }
+  /// Gives the training a tensor's values, and frees their memory.
   static void copy_out(Slot& slot, distx::Span<distx::AnyElement> values) {
     const at::NoGradGuard no_grad;
-    tensor_over(values, slot.tensor.sizes()).copy_(slot.tensor.detach());
-    slot.place({});
+    const at::Tensor copy = tensor_over(values, slot.tensor.sizes());
+    LayerWeights* const layer = slot.layers.empty() ? nullptr : slot.layers.front();
+    if (layer == nullptr || !layer->remake) {
+      copy.copy_(slot.tensor.detach());
+      return slot.place({});
+    }
+    if (layer->remade == nullptr) {
+      layer->remade = layer->remake();
+      layer->unread = layer->parameters.size();
+    }
+    copy.copy_(layer->remade->named_parameters()[slot.key.substr(layer->name.size() + 7)].detach());
+    if (--layer->unread == 0) layer->remade = nullptr;
   }
   void add_buffer(const std::string& name, const at::Tensor& buffer) {
     const auto values = span_of(buffer);
