@@ -22,13 +22,19 @@ using Training = distx_torch::DataParallel<distx::ZeRO<distx::Dynamic>, Policies
 
 constexpr int stages[] = {0, 1, 2, 3};
 
+constexpr std::chrono::seconds one_minute{60};
+
+/// Calls f(comm), or f(connector), on ranks that are threads.
 template <class F>
 void on_ranks(int ranks, F&& f) {
-  using namespace std::chrono_literals;
   at::set_num_threads(1);
-  distx::spawn(distx::threads(ranks, 60s), [&](distx::ThreadConnector& connector) {
-    distx::ThreadCommunicator comm(connector, 60s);
-    f(comm);
+  distx::spawn(distx::threads(ranks, one_minute), [&](distx::ThreadConnector& connector) {
+    if constexpr (std::invocable<F&, distx::ThreadConnector&>) {
+      f(connector);
+    } else {
+      distx::ThreadCommunicator comm(connector, one_minute);
+      f(comm);
+    }
   });
 }
 
@@ -601,4 +607,61 @@ TEST_CASE("a recomputed layer gives the same bits, with dropout and Sharded weig
     CHECK(run(stage, distx_torch::Recomputed<Sharded<Block>>()) == expected);
     CHECK(run(stage, Sharded<Block>()) == expected);
   }
+}
+
+TEST_CASE("ranks without a batch take part, and training continues after a rank is lost: one result at every stage") {
+  std::vector<double> first;
+  std::mutex lock;
+  for (const int stage : stages) {
+    struct Gone {};
+    const auto run = [&] {
+      on_ranks(3, [&](distx::ThreadConnector& connector) {
+        distx::ThreadCommunicator comm(connector, one_minute);
+        const auto module = made<Net>(5);
+        Training<distx::Replicate> training(*module, comm, distx::AdamW{}, {.stage = stage});
+        std::vector<double> losses;
+        bool lost = false;
+        for (std::uint64_t step = 0; step < 5;) try {
+            if (lost) {
+              connector = connector.shrink();
+              comm = distx::ThreadCommunicator(connector, one_minute);
+              step = training.recover(comm);
+              lost = false;
+              CHECK(step == 3);
+            }
+            const auto batch = Batch(static_cast<int>(step)).part(comm.rank(), comm.size());
+            const bool has_batch = step != 1 || comm.rank() != 1;
+            CHECK(training.announce_batch(has_batch) == comm.size() - (step == 1 ? 1 : 0));
+            if (has_batch) {
+              const auto loss = loss_of(module->forward(batch.x), batch.y);
+              if (comm.size() == 3 && comm.rank() == 2 && step == 3) throw Gone();
+              loss.backward();
+              losses.push_back(loss.item<double>());
+            }
+            training.step({.learning_rate = 0.05});
+            ++step;
+          } catch (const distx::Error& error) {
+            if (!distx::is_rank_loss(error)) throw;
+            lost = true;
+          }
+        if (comm.rank() > 0) return;
+        const std::lock_guard hold(lock);
+        CAPTURE(stage);
+        losses.erase(losses.begin() + 3, losses.end() - 2);  // of the step that was interrupted
+        if (first.empty()) first = losses;
+        CHECK(losses == first);
+      });
+    };
+    CHECK_THROWS(run());
+  }
+  CHECK(first.size() == 5);
+}
+
+TEST_CASE("an optimizer of LibTorch is refused where weights or gradients are sharded") {
+  on_ranks(1, [&](distx::ThreadCommunicator& comm) {
+    const auto module = made<Plain>(5);
+    torch::optim::SGD optimizer(module->parameters(), 0.1);
+    Training<> training(*module, comm, distx::NoOptimizer{}, {.stage = 1});
+    check_throws<distx::InvalidState>([&] { training.step(optimizer); }, "this training is of stage 1; set .stage = 0");
+  });
 }

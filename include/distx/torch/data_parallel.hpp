@@ -50,7 +50,7 @@ class DataParallel : private detail::ModuleParameters,
         Training(comm, ModuleParameters::list(), optimizer, options, location),
         comm_(comm.share()),
         root_(options.broadcast_from),
-        broadcasts_buffers_(module_options.broadcast_buffers && comm.size() > 1 && !buffers().empty()),
+        broadcasts_buffers_(module_options.broadcast_buffers && !buffers().empty()),
         stage_(options.stage.value_or(Training::stage)) {
     attach(this);
   }
@@ -66,7 +66,16 @@ class DataParallel : private detail::ModuleParameters,
   }
   /// Ends the step by an optimizer of LibTorch, which has the module's parameters and sees averaged gradients. At stage
   /// 0. Collective.
+  /// @throws distx::InvalidState at another stage of ZeRO<Dynamic>
   void step(torch::optim::Optimizer& optimizer, const here& location = here::current()) {
+    static_assert(Training::stage == 0 || Training::stage == distx::Dynamic,
+                  "distx_torch: an optimizer of LibTorch has whole weights and gradients, which stage 0 keeps; use "
+                  "ZeRO<0>, or an optimizer of distx");
+    if (stage_ != 0)
+      throw distx::InvalidState(
+          "an optimizer of LibTorch has whole weights and gradients, and this training is of stage " +
+              std::to_string(stage_) + "; set .stage = 0, or use an optimizer of distx",
+          {"step", comm_.backend(), comm_.rank(), comm_.size(), location});
     reduce_gradients(location);
     optimizer.step();
     gather_weights(location);
@@ -95,6 +104,16 @@ class DataParallel : private detail::ModuleParameters,
   [[nodiscard]] scope unshard(const here& location = here::current()) {
     return Training::unshard_after({distx::HostStream{}, location}, all());
   }
+  /// As distx::DataParallel's.
+  template <class C>
+  std::uint64_t recover(C& comm, const here& location = here::current()) {
+    begin_pass();
+    show_gradients({});
+    const auto step = Training::recover(comm, location);
+    comm_ = distx::AnyCommunicator<>(comm.share());
+    root_ = 0;
+    return step;
+  }
   /// Ends the training; the module keeps whole weights. Collective, between steps.
   void release(const here& location = here::current()) {
     begin_pass();
@@ -111,7 +130,7 @@ class DataParallel : private detail::ModuleParameters,
     return Training::unshard(parameters);
   }
   void broadcast_buffers(const here& location) {
-    if (broadcasts_buffers_) distx::broadcast(comm_, buffers(), root_, location);
+    if (broadcasts_buffers_ && comm_.size() > 1) distx::broadcast(comm_, buffers(), root_, location);
   }
 
   distx::AnyCommunicator<> comm_;
