@@ -335,8 +335,11 @@ class TrainingEngine final : public TrainingCalls<Space> {
     if (buckets_.shares_weights()) execute(comms_.gathering(), Barrier<Space>{location});
   }
 
-  /// Returns what steps may update while it is reduced, the same on every rank. Collective.
-  [[nodiscard]] OnePass one_pass();
+  /// Returns whether there is a processor for reductions during the backward pass; where ranks reduce in memory that
+  /// they share and there is none, these would only take turns with it. The same on every rank. Collective.
+  [[nodiscard]] bool has_spare_processor();
+  /// Returns what steps may update while it is reduced, the same on every rank.
+  [[nodiscard]] OnePass one_pass() const;
   [[nodiscard]] TrainingState<Space> state_now();
   /// Makes the present state the version from which survivors continue.
   void commit(stream after, const here& location) {
@@ -370,6 +373,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
   TrainingCommunicators<Space> comms_;
   ParameterStore<Space> parameters_;
   TrainingBuckets<Space> buckets_;
+  bool spare_processor_;
   GradientReducer<Space> reducer_;
   OptimizerShards<Space> shards_;
   GradientScaling<Space> scaling_;

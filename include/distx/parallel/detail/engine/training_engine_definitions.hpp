@@ -16,8 +16,9 @@ TrainingEngine<Space>::TrainingEngine(AnyCommunicator<Space> comm, std::vector<P
       comms_(std::move(comm), location),
       parameters_(std::move(entries)),
       buckets_(make_training_buckets(parameters_, comms_, optimizer, policies_, options, location)),
-      reducer_(buckets_.all(), parameters_, comms_, policies_, buckets_.gradient_pool(), options.overlap,
-               options.allow_unused, one_pass()),
+      spare_processor_(has_spare_processor()),
+      reducer_(buckets_.all(), parameters_, comms_, policies_, buckets_.gradient_pool(),
+               options.overlap && (spare_processor_ || policies_.stage >= 2), options.allow_unused, one_pass()),
       shards_(buckets_.all(), parameters_, comms_, policies_, options.overlap),
       scaling_(options, parameters_.scales_loss(policies_)),
       divergence_(options.guard_every) {
@@ -51,16 +52,22 @@ TrainingEngine<Space>::~TrainingEngine() {
 }
 
 template <MemorySpace Space>
-OnePass TrainingEngine<Space>::one_pass() {
+bool TrainingEngine<Space>::has_spare_processor() {
   auto& all = comms_.all();
+  if (all.size() == 1 || !all.passes_operands()) return true;
+  // Ranks may see different numbers of processors.
+  unsigned processors = std::thread::hardware_concurrency();
+  comms_.guard([&] { all_reduce_values(all, Span<unsigned>(&processors, 1), max, location_); });
+  return processors > static_cast<unsigned>(all.size());
+}
+
+template <MemorySpace Space>
+OnePass TrainingEngine<Space>::one_pass() const {
+  const auto& all = comms_.all();
   if (policies_.stage == 0 || policies_.hybrid || all.size() == 1 || !all.passes_operands() || options_.clips() ||
       options_.skip_nonfinite || parameters_.scales_loss(policies_))
     return OnePass::never;
-  if (!options_.overlap) return OnePass::always;
-  // A processor without a rank can reduce during the backward pass. Ranks may see different numbers of processors.
-  unsigned processors = std::thread::hardware_concurrency();
-  comms_.guard([&] { all_reduce_values(all, Span<unsigned>(&processors, 1), max, location_); });
-  return processors > static_cast<unsigned>(all.size()) ? OnePass::single : OnePass::always;
+  return options_.overlap && spare_processor_ ? OnePass::single : OnePass::always;
 }
 
 template <MemorySpace Space>
