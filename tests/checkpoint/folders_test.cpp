@@ -303,10 +303,14 @@ TEST_CASE("keep removes unpublished folders of the same job and stale ones, and 
     CHECK_THROWS_AS(pending.finish(), distx::CheckpointError);
     CHECK(latest(folder.path()) == step_folder(folder.path(), 5));
 
-    { const auto dropped = save_async(folder.path(), mine.training(), {.step = 6}); }
-    save(folder.path(), mine.training(), {.step = 7, .keep = 1});
+    pending = save_async(folder.path(), mine.training(), {.step = 6});
+    save(folder.path(), mine.training(), {.step = 7, .keep = 1, .stale_after = 0s});
+    CHECK(pending.finish() == step_folder(folder.path(), 6));
+
+    { const auto dropped = save_async(folder.path(), mine.training(), {.step = 8}); }
+    save(folder.path(), mine.training(), {.step = 9, .keep = 1});
   });
-  CHECK(names_in(folder.path()) == std::set<std::string>{"step-000000000007"});
+  CHECK(names_in(folder.path()) == std::set<std::string>{"step-000000000009"});
 }
 
 TEST_CASE("keep removes what another job has left once it is stale") {

@@ -190,6 +190,14 @@ TEST_CASE("ranks that MPI connects are compared with what the other launchers an
   CHECK(error(4, srun) == "no error");
   CHECK(error(2, {{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "3"}}) == "no error");
   CHECK(error(4, {{"MPI_LOCALNRANKS", "2"}}) == "no error");
+  // mpirun in a batch script, or in the shell of `salloc -n 1`, which may be a separate step.
+  const Variables script{{"SLURM_JOB_ID", "7"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}};
+  const Variables shell{{"SLURM_JOB_ID", "7"},
+                        {"SLURM_PROCID", "0"},
+                        {"SLURM_STEP_ID", "4294967290"},
+                        {"SLURM_STEP_NUM_TASKS", "1"},
+                        {"SLURM_STEP_NODELIST", "node1"}};
+  for (const auto& own : {script, shell}) CHECK(error(2, own) == "no error");
   CHECK(test::contains(error(4, torch),
                        "size 4 of mpi contradicts WORLD_SIZE=2: two launchers announce different ranks; "
                        "start the ranks by one of them, unset what the other sets (of WORLD_SIZE), or "

@@ -105,6 +105,27 @@ TEST_CASE("strangers that stay keep no rank away, and leave half of rank 0's fil
   CHECK(ended == std::vector<int>{0, 0});
 }
 
+TEST_CASE("a turn that accepts no connections, since others were closed for them, ends when it may accept again") {
+  const auto ended = test::forked(1, [](test::ForkedConnector&, test::Board&) {
+    using Clock = distx::Deadline::clock;
+    const rlimit limit{256, 256};
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    const auto listener = test::listen_on_loopback();
+    tcp::Strangers strangers;
+    std::vector<tcp::Descriptor> connections;
+    while (connections.size() < 100) {
+      connections.push_back(test::stranger(listener.endpoint().port));
+      strangers.admit(strangers.accept_some(listener), 0);
+      const auto turn = Clock::now();
+      if (strangers.may_accept(turn)) continue;
+      while (!strangers.may_accept(Clock::now())) std::this_thread::yield();
+      return strangers.next_end(turn) <= Clock::now() ? 0 : 1;
+    }
+    return 2;
+  });
+  CHECK(ended == std::vector<int>{0});
+}
+
 TEST_CASE("the time that rank 0 has waited for its port counts into its deadline") {
   const tcp::JoinTerms terms{.rank = 0, .size = 2, .deadline = std::chrono::hours(1), .token = {}};
   const int port = test::free_port();

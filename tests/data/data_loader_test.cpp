@@ -43,6 +43,13 @@ bool meet(std::latch& latch) {
   }
 }
 
+/// Waits for a count, up to a limit; returns whether it was reached.
+bool reached(const std::atomic<int>& count, int value) {
+  for (const distx::Deadline deadline(20s); count < value; std::this_thread::yield())
+    if (deadline.expired()) return false;
+  return true;
+}
+
 auto loader(std::size_t samples, auto make, std::size_t workers, std::size_t prefetch = 2,
             distx::Timeout deadline = 20s) {
   return distx::DataLoader(distx::DistributedSampler(samples, 0, 1, of_tests), make,
@@ -133,14 +140,20 @@ TEST_CASE("next throws DataError with rank and samples in place of a batch that 
 }
 
 TEST_CASE("workers make no further batch after one that failed") {
-  std::atomic<int> made = 0;
+  std::atomic<int> made = 0, ended = 0;
+  struct CountAtEnd {
+    std::atomic<int>& count;
+    ~CountAtEnd() { ++count; }
+  };
   const auto fails = [&](std::size_t index) -> std::size_t {
+    static thread_local const CountAtEnd at_end_of_worker{ended};
+    static_cast<void>(&at_end_of_worker);
     ++made;
     throw index;
   };
   auto epoch = loader(9, fails, 1, 1).epoch(0);
   CHECK_THROWS_AS(static_cast<void>(epoch.next()), distx::DataError);
-  std::this_thread::sleep_for(50ms);  // a worker that continued would have begun the next batch
+  CHECK(reached(ended, 1));  // while the epoch exists
   CHECK(made == 1);
 }
 
@@ -289,13 +302,6 @@ auto stuck_loader(const std::shared_ptr<StuckReads>& reads, const distx::Distrib
                              return i;
                            },
                            {.workers = 2, .deadline = 500ms});
-}
-
-/// Waits for a count, up to a limit; returns whether it was reached.
-bool reached(const std::atomic<int>& count, int value) {
-  for (const distx::Deadline deadline(20s); count < value; std::this_thread::yield())
-    if (deadline.expired()) return false;
-  return true;
 }
 
 }  // namespace

@@ -336,8 +336,8 @@ TEST_CASE("a training labels its communication with step, phase, bucket and para
   CHECK(gathered == all);
 }
 
-TEST_CASE("a forked process writes no record of its parent's ranks") {
-  const Records records;
+TEST_CASE("a forked process writes no record of its parent's ranks, and its own to a folder that it configures") {
+  const Records records, own;
   distx::flight::configure({.folder = records.folder()});
   on_ranks(2, [&](Threads& comm) {
     distx::barrier(comm);
@@ -349,7 +349,9 @@ TEST_CASE("a forked process writes no record of its parent's ranks") {
           distx::barrier(comm);
         } catch (const distx::InvalidState&) {  // writes nothing, unlike an error of the rank
         }
-        return records.has(0) || records.has(1) ? 1 : 0;
+        distx::flight::configure({.folder = own.folder()});
+        on_ranks(2, [](Threads& its_own) { distx::barrier(its_own); });
+        return records.has(0) || records.has(1) || !own.has(0) || !own.has(1) ? 1 : 0;
       });
       CHECK(wrong == 0);
     }

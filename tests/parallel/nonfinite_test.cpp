@@ -228,6 +228,18 @@ TEST_CASE("after an error in a step, every later call names it as the end of the
       });
 }
 
+TEST_CASE("after the loss of a rank, gradients of the training and of its parameters throw RevokedError") {
+  toy::on_ranks(2, [&](distx::ThreadCommunicator& comm) {
+    auto parameters = stages::owned();
+    stages::Training training(comm, parameters, distx::SGD{}, {.stage = 1});
+    distx::barrier(comm);
+    if (comm.rank() == 1) comm.revoke("another rank is lost");
+    CHECK_THROWS_AS(make_step(training, parameters, 0, {}, false), distx::RevokedError);
+    CHECK_THROWS_AS(static_cast<void>(training.gradient(parameters[0])), distx::RevokedError);
+    CHECK_THROWS_AS(static_cast<void>(parameters[0].gradient()), distx::RevokedError);
+  });
+}
+
 TEST_CASE("a step that is skipped leaves weights, optimizer state and its step number unchanged, at every stage") {
   check_skipping<>({0, 1, 2, 3}, 3);
   check_skipping<>({0, 3}, 1);

@@ -13,6 +13,17 @@ namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
+/// The error that has ended a training, as later calls report it.
+struct TrainingEnd {
+  std::string message;
+  bool rank_loss = false;
+
+  [[noreturn]] void fail(const ErrorContext& context) const {
+    if (rank_loss) throw RevokedError(message, context);
+    throw InvalidState(message, context);
+  }
+};
+
 /// The state that a Parameter and its training share.
 template <MemorySpace Space>
 struct ParameterState {
@@ -36,7 +47,7 @@ struct ParameterState {
   typename Space::stream zeroed_on{};
   bool sent = false;  // the gradient is being reduced
   std::function<void(Span<AnyElement, Space>)> on_value{};
-  std::shared_ptr<const std::string> ended{};  // the error that has ended the training
+  std::shared_ptr<const TrainingEnd> ended{};
 
   /// Moves the values to other memory, or takes it away if `values` is empty.
   void place(Span<AnyElement, Space> values) {
@@ -143,7 +154,7 @@ class Parameter {
   /// in the order of `stream`. It is const because a Parameter refers to its memory as a span does: a function that
   /// receives the model as const computes gradients.
   /// @throws InvalidArgument if the parameter is frozen; InvalidState outside a training, or from `ready` until the
-  ///   next step
+  ///   next step; after an error, the error of the training's calls
   [[nodiscard]] Span<T, Space> gradient(typename Space::stream stream = {}) const {
     check_writable("gradient");
     state_->prepare_gradient(stream);
@@ -194,7 +205,7 @@ class Parameter {
   void check_writable(const char* operation) const {
     if (!state_->options.trainable) throw InvalidArgument(detail::frozen_message(name()), {.operation = operation});
     if (!state_->in_training) fail(detail::StepFault::not_in_training, operation);
-    if (state_->ended) throw InvalidState(*state_->ended, {.operation = operation});
+    if (state_->ended) state_->ended->fail({.operation = operation});
     if (state_->sent) fail(detail::StepFault::gradient_sent, operation);
   }
   friend const void* identity_of(const Parameter& parameter) noexcept { return parameter.state_.get(); }

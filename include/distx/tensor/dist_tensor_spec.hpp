@@ -103,7 +103,7 @@ class DistTensorSpec {
   friend struct detail::SpecAccess;
   [[nodiscard]] static Extents<Rank> first(const std::array<std::size_t, detail::max_dimensions>& values) noexcept {
     Extents<Rank> some{};
-    std::copy_n(values.begin(), Rank, some.begin());
+    for (std::size_t i = 0; i < Rank; ++i) some[i] = values[i];
     return some;
   }
 

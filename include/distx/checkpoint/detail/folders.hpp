@@ -4,6 +4,7 @@
 #include <ctime>
 #include <functional>
 #include <optional>
+#include <set>
 
 #include "distx/checkpoint/detail/manifest.hpp"
 #include "distx/posix/host.hpp"
@@ -201,11 +202,14 @@ inline void publish(const Descriptor& folder, const std::filesystem::path& from,
   each_entry(folder, [&](const std::filesystem::path& entry) { last = std::max(last, changed(entry)); });
   return std::chrono::duration_cast<std::chrono::seconds>(now - last) >= time;
 }
+/// The names of the folders that the saves of a training have made, and not published yet.
+using Unfinished = std::set<std::string>;
 /// Removes checkpoints of earlier steps than that of `newest`, which is whole, but for `keep` - 1 whole ones, and what
-/// saves have left unpublished: those of the same job, and others that are stale. Leaves links alone.
+/// saves have left unpublished: those of the same job, except `unfinished` ones, and others that are stale. Leaves
+/// links alone.
 /// @throws CheckpointError if a checkpoint cannot be removed
 inline void remove_older(const std::filesystem::path& newest, std::size_t keep, std::string_view job,
-                         std::chrono::seconds stale_after) {
+                         const Unfinished& unfinished, std::chrono::seconds stale_after) {
   const auto directory = newest.parent_path();
   const auto last = *step_of(newest.filename().string());
   const auto now = changed(newest);  // by the clock of the file system
@@ -215,7 +219,7 @@ inline void remove_older(const std::filesystem::path& newest, std::size_t keep, 
     const std::string name = path.filename().string();
     const auto step = step_of(name);
     const auto of_job = job_of(name);
-    if ((!step || *step >= last) && of_job.empty()) return;
+    if ((!step || *step >= last) && (of_job.empty() || unfinished.contains(name))) return;
     const auto folder = open_folder(path);
     if (!folder) return;
     if (!step)

@@ -26,6 +26,7 @@ template <MemorySpace Space>
 struct SaveMemory {
   std::string job;  // in the names of its folders; the same on every rank, as rank 0 may be lost
   std::shared_ptr<Snapshot> snapshot;
+  std::shared_ptr<Unfinished> unfinished = std::make_shared<Unfinished>();  // on rank 0
 };
 template <MemorySpace Space>
 [[nodiscard]] SaveMemory& memory_of(distx::detail::TrainingCalls<Space>& engine) {
@@ -41,6 +42,7 @@ struct Saving {
   /// Removes the folder on rank 0 if it has not been published; not in a process that was forked meanwhile.
   ~Saving() {
     if (made.empty() || !process.is_here()) return;
+    unfinished->erase(made.filename().string());
     try {
       if (const auto left = open_folder(made)) remove_folder(left, made);
     } catch (const std::exception&) {  // a later save removes it
@@ -49,12 +51,13 @@ struct Saving {
 
   std::filesystem::path directory;  // absolute
   std::filesystem::path unpublished, published;
-  std::filesystem::path made;    // `unpublished` on rank 0 until it is published
+  std::filesystem::path made;    // `unpublished` on rank 0 until it is published; `unfinished` has its name
   std::filesystem::path result;  // `published` in the user's directory
   distx::detail::MadeHere process;
   Descriptor folder;
   std::string job;
-  Manifest manifest;  // without files
+  std::shared_ptr<Unfinished> unfinished;  // those of the training
+  Manifest manifest;                       // without files
   std::size_t keep = 0;
   std::chrono::seconds stale_after{};
   std::map<std::string, std::string> rank_notes;
@@ -99,10 +102,11 @@ struct Saving {
     file.finish();
     sync(folder, unpublished);
     detail::publish(folder, unpublished, published);
+    unfinished->erase(made.filename().string());
     made.clear();
     sync_folder(directory);
     check(published, is_same(folder, published) ? lacks(published, manifest) : "is not this save's folder");
-    if (keep > 0) remove_older(published, keep, job, stale_after);
+    if (keep > 0) remove_older(published, keep, job, *unfinished, stale_after);
   }
 };
 
@@ -145,7 +149,9 @@ template <MemorySpace Space>
   saving.stale_after = options.stale_after;
   saving.rank_notes = options.rank_notes;
   saving.rank = comm.rank();
-  auto& job = memory_of(training.engine).job;
+  auto& memory = memory_of(training.engine);
+  auto& job = memory.job;
+  saving.unfinished = memory.unfinished;
   std::string drawn;  // the folder's name
   on_every_rank(comm, context, [&] {
     check_notes(options);
@@ -162,6 +168,7 @@ template <MemorySpace Space>
     const auto path = saving.directory / drawn;
     if (::mkdir(path.c_str(), 0777) != 0) fail("create", path, errno);
     saving.made = path;
+    saving.unfinished->insert(drawn);
   });
   drawn = gather_texts(comm, drawn, context.location)[0];
   saving.unpublished = saving.directory / drawn;

@@ -86,14 +86,15 @@ class Hub final : control::ControlRoot {
     int pause = 0;
     {
       const std::lock_guard lock(mutex_);
+      const auto now = Deadline::clock::now();  // one time: poll must end when connections may be accepted again
       waited.push_back({wake_.native_handle(), POLLIN, 0});
-      waited.push_back({strangers_.may_accept() ? listener_.native_handle() : -1, POLLIN, 0});
+      waited.push_back({strangers_.may_accept(now) ? listener_.native_handle() : -1, POLLIN, 0});
       for (auto* list : {&connections_, &strangers_.all()})
         for (auto& connection : *list) {
           waited.push_back({connection.socket.native_handle(), connection.socket.events(), 0});
           of.push_back(&connection);
         }
-      pause = milliseconds_until(next_end(), 60000);
+      pause = milliseconds_until(next_end(now), 60000);
     }
     ::poll(waited.data(), static_cast<nfds_t>(waited.size()), pause);
     // Without the mutex, for which rank 0 may be waiting.
@@ -124,13 +125,13 @@ class Hub final : control::ControlRoot {
     strangers_.all().clear();
   }
   /// Returns the time of the next deadline.
-  [[nodiscard]] time_point next_end() {
+  [[nodiscard]] time_point next_end(time_point now) {
     auto next = time_point::max();
     if (!joined_ && !refused_) next = std::min({next, join_end_, warning_due()});
     for (const auto& connection : connections_)
       if (connection.stage != Stage::joined) next = std::min(next, connection.end);
-    next = std::min(next, strangers_.next_end());
-    return std::min({next, ControlRoot::next_end(), Deadline::clock::now() + std::chrono::minutes(1)});
+    next = std::min(next, strangers_.next_end(now));
+    return std::min({next, ControlRoot::next_end(), now + std::chrono::minutes(1)});
   }
   void expire() {
     const auto now = Deadline::clock::now();

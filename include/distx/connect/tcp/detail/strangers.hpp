@@ -18,11 +18,11 @@ class Strangers {
 
   /// Returns the connections, of which the caller may move one elsewhere.
   [[nodiscard]] std::list<Connection>& all() noexcept { return all_; }
-  [[nodiscard]] bool may_accept() const { return Deadline::clock::now() >= listen_again_; }
-  /// Returns when `expire` or the listening socket is to be looked at again.
-  [[nodiscard]] time_point next_end() const {
+  [[nodiscard]] bool may_accept(time_point now) const { return now >= listen_again_; }
+  /// Returns when `expire` or the listening socket, if `now` is too early for it, is to be looked at again.
+  [[nodiscard]] time_point next_end(time_point now) const {
     const auto oldest = all_.empty() ? time_point::max() : all_.front().end;
-    return may_accept() ? oldest : std::min(oldest, listen_again_);
+    return may_accept(now) ? oldest : std::min(oldest, listen_again_);
   }
   void expire(time_point now) {
     while (!all_.empty() && now >= all_.front().end) all_.pop_front();

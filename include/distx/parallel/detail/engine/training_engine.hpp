@@ -14,12 +14,6 @@
 
 namespace distx::inline DISTX_ABI::detail {
 
-/// The error that has ended a training, as later calls report it.
-struct TrainingEnd {
-  std::string message;
-  bool rank_loss = false;
-};
-
 /// What DataParallel does, for one memory space, with communicator, optimizer and element types erased.
 ///
 /// Every call checks the state of the step first. An error on this rank revokes the communicators before it leaves the
@@ -383,7 +377,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
   Unsharded<Space> always_scope_{};                    // of these
   bool always_open_ = false;
   StepState state_{};
-  std::optional<TrainingEnd> end_{};
+  std::shared_ptr<const TrainingEnd> end_{};
   StepJoin<Space> join_{};
   StepOptionsCheck<Space> step_options_{};
   CallOrder<Space> calls_{};

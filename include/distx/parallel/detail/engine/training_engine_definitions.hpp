@@ -149,12 +149,13 @@ void TrainingEngine<Space>::end_and_rethrow() {
           return false;
         }
       }();
-      end_ = TrainingEnd{"this training has ended because of an error in step " + std::to_string(steps_) + ": " +
-                             RevocationReason::of_current().text +
-                             (rank_loss ? "; continue by recover on the ranks that are left, or " : "; ") +
-                             "make a new communicator and training, and load the last checkpoint",
-                         rank_loss};
-      parameters_.end(std::make_shared<const std::string>(end_->message));
+      end_ = std::make_shared<const TrainingEnd>(
+          TrainingEnd{"this training has ended because of an error in step " + std::to_string(steps_) + ": " +
+                          RevocationReason::of_current().text +
+                          (rank_loss ? "; continue by recover on the ranks that are left, or " : "; ") +
+                          "make a new communicator and training, and load the last checkpoint",
+                      rank_loss});
+      parameters_.end(end_);
     } catch (const std::bad_alloc&) {  // the communicators are revoked in any case
     }
   comms_.revoke_and_rethrow();
@@ -162,8 +163,7 @@ void TrainingEngine<Space>::end_and_rethrow() {
 
 template <MemorySpace Space>
 void TrainingEngine<Space>::check(StepCall which, const char* operation, const here& location) const {
-  if (end_ && end_->rank_loss) throw RevokedError(end_->message, context(operation, location));
-  if (end_) throw InvalidState(end_->message, context(operation, location));
+  if (end_) end_->fail(context(operation, location));
   if (const StepFault fault = state_.fault(which, reducer_.started()); fault != StepFault::none)
     fail(fault, operation, location);
 }

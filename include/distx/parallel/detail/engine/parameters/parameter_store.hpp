@@ -74,10 +74,10 @@ class ParameterStore {
     claimed_ = true;
   }
   /// Makes requests for gradients of owned parameters throw, because an error has ended the training.
-  void end(const std::shared_ptr<const std::string>& message) noexcept {
+  void end(const std::shared_ptr<const TrainingEnd>& error) noexcept {
     if (!claimed_) return;
     for (const auto& entry : entries_)
-      if (entry.owned) entry.owned->ended = message;
+      if (entry.owned) entry.owned->ended = error;
   }
   /// Ends the training of owned parameters: they keep whole weights and may be in another training.
   void release() noexcept {
