@@ -138,8 +138,8 @@ class Allocations {
   struct Bytes {
     std::int64_t now, peak;
   };
-  Allocations() : counting_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(&counting_, 255); }
-  ~Allocations() { c10::SetCPUAllocator(counting_.below, 255); }  // what is left is freed by its own deleter
+  Allocations() { c10::SetCPUAllocator(&counting_, 255); }
+  ~Allocations() { c10::SetCPUAllocator(counting_.below, 255); }  // tensors that are left have their own deleter
   /// Returns the bytes now, and makes them the peak. Collective.
   Bytes begin(distx::ThreadCommunicator& comm) {
     distx::barrier(comm);
@@ -155,7 +155,6 @@ class Allocations {
 
  private:
   struct Counting final : c10::Allocator {
-    explicit Counting(c10::Allocator* to) : below(to) {}
     c10::DataPtr allocate(std::size_t bytes) override {
       const std::int64_t held = now += static_cast<std::int64_t>(bytes);
       for (auto seen = peak.load(); seen < held && !peak.compare_exchange_weak(seen, held);) {
@@ -175,9 +174,14 @@ class Allocations {
       c10::DataPtr memory;
       std::int64_t bytes;
     };
-    c10::Allocator* below;
+    c10::Allocator* below = c10::GetCPUAllocator();
     std::atomic<std::int64_t> now{0}, peak{0};
-  } counting_;
+  };
+  static Counting& counted() {
+    static auto* const all = new Counting;  // outlives tensors of static storage
+    return *all;
+  }
+  Counting& counting_ = counted();
 };
 
 template <class E, class F>

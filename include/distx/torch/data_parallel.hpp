@@ -104,7 +104,7 @@ class DataParallel : private detail::ModuleParameters,
   [[nodiscard]] scope unshard(const here& location = here::current()) {
     return Training::unshard_after({distx::HostStream{}, location}, all());
   }
-  /// As distx::DataParallel's.
+  /// Continues on the ranks of `comm`, as distx::DataParallel's recover; buffers are broadcast there. Collective.
   template <class C>
   std::uint64_t recover(C& comm, const here& location = here::current()) {
     begin_pass();
