@@ -26,8 +26,8 @@ inline constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max()
 struct DataParallelOptions {
   /// Bytes of gradients that are reduced together; 0 is one bucket per parameter. The first bucket has at most 1 MiB.
   std::size_t bucket_bytes = 25_MiB;
-  /// Whether buckets are reduced from `ready` on, while the backward pass continues. Below stage 2, ranks that reduce in
-  /// shared memory do so only if there are more processors than ranks: others would take turns with the backward pass.
+  /// Whether buckets are reduced from `ready` on, while the backward pass continues. Below stage 2, ranks that reduce
+  /// in shared memory do so only if there are more processors than ranks: else both would take turns.
   bool overlap = true;
   /// Whether a parameter may have no gradient in a step. At stage 3 without `overlap`, all gradients of a step are then
   /// in memory at once.
