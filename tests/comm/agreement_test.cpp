@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 
+#include "distx/comm/calls/make_op.hpp"
 #include "distx/comm/shared_memory/algorithms.hpp"
 #include "distx/distx.hpp"
 
@@ -131,6 +132,37 @@ TEST_CASE("the padding of an op's state is not compared, its members are") {
   CHECK(all_reduce_of(10, zeros) != all_reduce_of(10, padded(0, 'b', 2, 'c')));
   CHECK(all_reduce_of(10, zeros) != all_reduce_of(10, padded(0, 'a', 3, 'c')));
   CHECK(all_reduce_of(10, zeros) != all_reduce_of(10, padded(0, 'a', 2, 'd')));
+}
+
+TEST_CASE("make_op returns the op of a kind and an element type, and refuses those that do not fit") {
+  using distx::ElementType;
+  using distx::OpKind;
+  for (const auto type : {ElementType::i8, ElementType::u64, ElementType::bf16, ElementType::f32})
+    for (const auto kind : {OpKind::sum, OpKind::product, OpKind::min, OpKind::max}) {
+      const auto op = distx::calls::make_op(kind, type);
+      CHECK(op.kind() == kind);
+      CHECK(op.type() == type);
+    }
+  CHECK(distx::calls::make_op(OpKind::average, ElementType::f64).fingerprint() ==
+        distx::calls::AnyOp::make<double>(distx::average).fingerprint());
+  const auto reduced = [](OpKind kind) {
+    const std::uint16_t a[] = {0b1100}, b[] = {0b1010};
+    const void* const sources[] = {a, b};
+    std::uint16_t result[1];
+    void* const targets[] = {result};
+    distx::calls::make_op(kind, ElementType::u16).reduce(targets, 1, sources, 2, 1, 2);
+    return result[0];
+  };
+  CHECK(reduced(OpKind::bit_and) == 0b1000);
+  CHECK(reduced(OpKind::bit_or) == 0b1110);
+  CHECK(reduced(OpKind::bit_xor) == 0b0110);
+  CHECK_THROWS_WITH_AS(static_cast<void>(distx::calls::make_op(OpKind::bit_or, ElementType::f32)),
+                       "distx: make_op: bit_or does not reduce elements of type float32: averages are of floating-point "
+                       "elements, bitwise ops of integers",
+                       distx::InvalidArgument);
+  CHECK_THROWS_AS(static_cast<void>(distx::calls::make_op(OpKind::average, ElementType::i32)), distx::InvalidArgument);
+  CHECK_THROWS_AS(static_cast<void>(distx::calls::make_op(OpKind::user, ElementType::i32)), distx::InvalidArgument);
+  CHECK_THROWS_AS(static_cast<void>(distx::calls::make_op(OpKind::sum, ElementType::bytes)), distx::InvalidArgument);
 }
 
 TEST_CASE("a widened op works on accumulators and calls finish only if the number of ranks is given") {

@@ -333,6 +333,12 @@ TEST_CASE("an erased call is rejected if its op or its spans have other element 
         distx::Span<const float>(send), distx::Span<double>(receive), distx::calls::AnyOp::make<float>(distx::sum)});
   });
   CHECK_MESSAGE(all_say(spans, "InvalidArgument", "receive of type float64"), text_of(spans));
+  const auto bytes = outcomes(2, [](Comm& comm) {
+    float value = 0;
+    const distx::Span<distx::AnyElement> any(&value, 1, distx::ElementType::bytes, sizeof value);
+    comm.execute(distx::calls::AllReduce<distx::AnyElement, distx::calls::AnyOp>{any, any, {}});
+  });
+  CHECK_MESSAGE(all_say(bytes, "InvalidArgument", "there is no op for these elements"), text_of(bytes));
 }
 
 struct Scaled {

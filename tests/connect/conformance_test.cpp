@@ -4,10 +4,14 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <condition_variable>
+#include <map>
+#include <mutex>
 #include <string>
 
 #include "connect/fake_store.hpp"
 #include "connect/wait_for_failure.hpp"
+#include "distx/connect/key_value.hpp"
 #include "distx/connect/tcp/detail/start_by_store.hpp"
 #include "distx/threads.hpp"
 #include "words.hpp"
@@ -45,6 +49,7 @@ struct Kind {
   const char* name;
   Messages (*run)(int size, distx::Timeout deadline, const Body& body);
   int most = 7;  ///< the largest number of ranks
+  bool notices_failures = true;
 };
 
 Messages run_alone(int, distx::Timeout, const Body& body) {
@@ -79,6 +84,33 @@ Messages run_by_store(int size, distx::Timeout deadline, const Body& body) {
     body(connector);
   });
 }
+/// The smallest KeyValueStore: a map of one process.
+struct Map {
+  struct Shared {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::map<std::string, std::string> values;
+  };
+  std::shared_ptr<Shared> shared = std::make_shared<Shared>();
+
+  void set(const std::string& key, const std::string& value) {
+    const std::lock_guard lock(shared->mutex);
+    shared->values[key] = value;
+    shared->changed.notify_all();
+  }
+  std::optional<std::string> get(const std::string& key, milliseconds limit) {
+    std::unique_lock lock(shared->mutex);
+    if (!shared->changed.wait_for(lock, limit, [&] { return shared->values.contains(key); })) return std::nullopt;
+    return shared->values[key];
+  }
+};
+Messages run_by_map(int size, distx::Timeout deadline, const Body& body) {
+  const Map map;
+  return test::each(size, [&](int rank) {
+    AnyConnector connector = distx::KeyValueConnector(map, "group/", rank, size, deadline);
+    body(connector);
+  });
+}
 /// Threads in one process that is over TCP.
 Messages run_nested(int size, distx::Timeout deadline, const Body& body) {
   Messages messages;
@@ -89,16 +121,17 @@ Messages run_nested(int size, distx::Timeout deadline, const Body& body) {
 }
 
 constexpr Kind kinds[] = {{"self", run_alone, 1}, {"threads", run_threads}, {"folder", run_in_folder},
-                          {"TCP", run_over_tcp},  {"store", run_by_store},  {"threads over TCP", run_nested}};
+                          {"TCP", run_over_tcp},  {"store", run_by_store},  {"threads over TCP", run_nested},
+                          {"keys and values", run_by_map, 7, false}};
 
 /// Runs the body with every connector at 1, 2, 3, 4 and 7 ranks, from `least` on, and checks that no rank throws.
-void on_every_connector(const Body& body, int least = 1, distx::Timeout deadline = seconds(60)) {
+void on_every_connector(const Body& body, bool failures = false) {
   for (const auto& kind : kinds)
     for (const int size : {1, 2, 3, 4, 7}) {
-      if (size > kind.most || size < least) continue;
+      if (size > kind.most || (failures && !kind.notices_failures)) continue;
       CAPTURE(kind.name);
       CAPTURE(size);
-      CHECK(kind.run(size, deadline, body) == Messages(static_cast<std::size_t>(size)));
+      CHECK(kind.run(size, seconds(60), body) == Messages(static_cast<std::size_t>(size)));
     }
 }
 
@@ -211,13 +244,13 @@ TEST_CASE("every connector: a failure that one rank publishes is polled on every
     expect(channel->poll(1) == "the reason", "the first reason stays");
     expect(!channel->poll(2), "another identity");
     connector.barrier();
-  });
+  }, true);
 }
 
 TEST_CASE("every connector: a rank that throws ends the others' calls, and is reported under every identity") {
   for (const auto& kind : kinds)
     for (const int size : {2, 3, 4, 7}) {
-      if (size > kind.most) continue;
+      if (size > kind.most || !kind.notices_failures) continue;
       for (const int failing : {0, size - 1}) {
         CAPTURE(kind.name);
         CAPTURE(failing);
@@ -232,6 +265,16 @@ TEST_CASE("every connector: a rank that throws ends the others' calls, and is re
           CHECK(messages[static_cast<std::size_t>(rank)] == (rank == failing ? "as it should" : ""));
       }
     }
+}
+
+TEST_CASE("a connector of keys and values names the rank that passes another number of bytes, and a rank out of range") {
+  const auto messages = run_by_map(3, seconds(60), [](AnyConnector& connector) {
+    std::vector<std::byte> bytes(connector.rank() == 2 ? 5 : 4);
+    const auto error = error_of<distx::MismatchError>([&] { connector.broadcast(bytes, connector.rank() == 2 ? 0 : 2); });
+    expect_in(error, connector.rank() == 2 ? "rank 0 passes 4 bytes, this rank 5" : "rank 2 passes 5 bytes, this rank 4");
+  });
+  CHECK(error_of<distx::ConnectError>([] { distx::KeyValueConnector(Map(), "", 2, 2); }).find("invalid rank 2") !=
+        std::string::npos);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace distx::inline DISTX_ABI {
 
 /// The built-in reductions, and `user` for a custom op.
-enum class OpKind : std::uint8_t { sum, product, min, max, average, user };
+enum class OpKind : std::uint8_t { sum, product, min, max, average, user, bit_and, bit_or, bit_xor };
 
 namespace detail {
 
@@ -96,6 +96,36 @@ struct Average : Sum {
   }
 };
 
+/// Selects the bits that all ranks have set; of integers.
+struct BitAnd {
+  static constexpr OpKind kind = OpKind::bit_and;
+  static constexpr bool commutative = true;
+  template <std::integral T>
+  constexpr T operator()(T a, T b) const {
+    return static_cast<T>(a & b);
+  }
+};
+
+/// Selects the bits that some rank has set; of integers.
+struct BitOr {
+  static constexpr OpKind kind = OpKind::bit_or;
+  static constexpr bool commutative = true;
+  template <std::integral T>
+  constexpr T operator()(T a, T b) const {
+    return static_cast<T>(a | b);
+  }
+};
+
+/// Selects the bits that an odd number of ranks has set; of integers.
+struct BitXor {
+  static constexpr OpKind kind = OpKind::bit_xor;
+  static constexpr bool commutative = true;
+  template <std::integral T>
+  constexpr T operator()(T a, T b) const {
+    return static_cast<T>(a ^ b);
+  }
+};
+
 /// The op of `all_reduce(comm, x, distx::sum)`.
 inline constexpr Sum sum{};
 /// The op of `all_reduce(comm, x, distx::product)`.
@@ -106,6 +136,12 @@ inline constexpr Min min{};
 inline constexpr Max max{};
 /// The op of `all_reduce(comm, x, distx::average)`, for floating-point elements.
 inline constexpr Average average{};
+/// The op of `all_reduce(comm, x, distx::bit_and)`, for integers.
+inline constexpr BitAnd bit_and{};
+/// The op of `all_reduce(comm, x, distx::bit_or)`, for integers.
+inline constexpr BitOr bit_or{};
+/// The op of `all_reduce(comm, x, distx::bit_xor)`, for integers.
+inline constexpr BitXor bit_xor{};
 
 /// A callable that can reduce elements of type `T`.
 ///
@@ -130,7 +166,8 @@ template <class Op>
 constexpr OpKind kind_of() {
   // Matches the exact types: a type derived from one of them may compute something else.
   if constexpr (std::same_as<Op, Sum> || std::same_as<Op, Product> || std::same_as<Op, Min> || std::same_as<Op, Max> ||
-                std::same_as<Op, Average>)
+                std::same_as<Op, Average> || std::same_as<Op, BitAnd> || std::same_as<Op, BitOr> ||
+                std::same_as<Op, BitXor>)
     return Op::kind;
   else
     return OpKind::user;
@@ -149,7 +186,7 @@ constexpr bool is_commutative() {
 }  // namespace detail
 
 constexpr std::string_view name_of(OpKind kind) {
-  constexpr std::string_view names[] = {"sum", "product", "min", "max", "average", "a user's op"};
+  constexpr std::string_view names[] = {"sum", "product", "min", "max", "average", "a user's op", "bit_and", "bit_or", "bit_xor"};
   return names[static_cast<std::size_t>(kind)];
 }
 

@@ -70,6 +70,12 @@ template <class Any>
       return MPI_MIN;
     case OpKind::max:
       return MPI_MAX;
+    case OpKind::bit_and:
+      return MPI_BAND;
+    case OpKind::bit_or:
+      return MPI_BOR;
+    case OpKind::bit_xor:
+      return MPI_BXOR;
     default:
       return MPI_SUM;
   }

@@ -83,6 +83,9 @@ struct NativeReduction {
     case OpKind::average:
       if (once) return std::nullopt;
       return NativeReduction{*type, ncclAvg, {}};
+    case OpKind::bit_and:
+    case OpKind::bit_or:
+    case OpKind::bit_xor:
     case OpKind::user:
       break;
   }
