@@ -156,10 +156,11 @@ TEST_CASE("make_op returns the op of a kind and an element type, and refuses tho
   CHECK(reduced(OpKind::bit_and) == 0b1000);
   CHECK(reduced(OpKind::bit_or) == 0b1110);
   CHECK(reduced(OpKind::bit_xor) == 0b0110);
-  CHECK_THROWS_WITH_AS(static_cast<void>(distx::calls::make_op(OpKind::bit_or, ElementType::f32)),
-                       "distx: make_op: bit_or does not reduce elements of type float32: averages are of floating-point "
-                       "elements, bitwise ops of integers",
-                       distx::InvalidArgument);
+  CHECK_THROWS_WITH_AS(
+      static_cast<void>(distx::calls::make_op(OpKind::bit_or, ElementType::f32)),
+      "distx: make_op: bit_or does not reduce elements of type float32: averages are of floating-point "
+      "elements, bitwise ops of integers",
+      distx::InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(distx::calls::make_op(OpKind::average, ElementType::i32)), distx::InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(distx::calls::make_op(OpKind::user, ElementType::i32)), distx::InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(distx::calls::make_op(OpKind::sum, ElementType::bytes)), distx::InvalidArgument);

@@ -120,8 +120,12 @@ Messages run_nested(int size, distx::Timeout deadline, const Body& body) {
   return messages;
 }
 
-constexpr Kind kinds[] = {{"self", run_alone, 1}, {"threads", run_threads}, {"folder", run_in_folder},
-                          {"TCP", run_over_tcp},  {"store", run_by_store},  {"threads over TCP", run_nested},
+constexpr Kind kinds[] = {{"self", run_alone, 1},
+                          {"threads", run_threads},
+                          {"folder", run_in_folder},
+                          {"TCP", run_over_tcp},
+                          {"store", run_by_store},
+                          {"threads over TCP", run_nested},
                           {"keys and values", run_by_map, 7, false}};
 
 /// Runs the body with every connector at 1, 2, 3, 4 and 7 ranks, from `least` on, and checks that no rank throws.
@@ -231,20 +235,22 @@ TEST_CASE("every connector: a rank that does not enter a call makes it time out 
 }
 
 TEST_CASE("every connector: a failure that one rank publishes is polled on every rank, the first of several stays") {
-  on_every_connector([](AnyConnector& connector) {
-    const auto channel = connector.failure_channel();
-    expect(channel != nullptr, "there is no channel");
-    expect(!channel->poll(1), "nothing was published");
-    connector.barrier();
-    if (connector.rank() == connector.size() - 1) channel->publish(1, "the reason");
-    expect(test::wait_for(*channel, 1) == "the reason", "the reason");
-    connector.barrier();
-    channel->publish(1, "too late");
-    connector.barrier();
-    expect(channel->poll(1) == "the reason", "the first reason stays");
-    expect(!channel->poll(2), "another identity");
-    connector.barrier();
-  }, true);
+  on_every_connector(
+      [](AnyConnector& connector) {
+        const auto channel = connector.failure_channel();
+        expect(channel != nullptr, "there is no channel");
+        expect(!channel->poll(1), "nothing was published");
+        connector.barrier();
+        if (connector.rank() == connector.size() - 1) channel->publish(1, "the reason");
+        expect(test::wait_for(*channel, 1) == "the reason", "the reason");
+        connector.barrier();
+        channel->publish(1, "too late");
+        connector.barrier();
+        expect(channel->poll(1) == "the reason", "the first reason stays");
+        expect(!channel->poll(2), "another identity");
+        connector.barrier();
+      },
+      true);
 }
 
 TEST_CASE("every connector: a rank that throws ends the others' calls, and is reported under every identity") {
@@ -267,11 +273,14 @@ TEST_CASE("every connector: a rank that throws ends the others' calls, and is re
     }
 }
 
-TEST_CASE("a connector of keys and values names the rank that passes another number of bytes, and a rank out of range") {
+TEST_CASE(
+    "a connector of keys and values names the rank that passes another number of bytes, and a rank out of range") {
   const auto messages = run_by_map(3, seconds(60), [](AnyConnector& connector) {
     std::vector<std::byte> bytes(connector.rank() == 2 ? 5 : 4);
-    const auto error = error_of<distx::MismatchError>([&] { connector.broadcast(bytes, connector.rank() == 2 ? 0 : 2); });
-    expect_in(error, connector.rank() == 2 ? "rank 0 passes 4 bytes, this rank 5" : "rank 2 passes 5 bytes, this rank 4");
+    const auto error =
+        error_of<distx::MismatchError>([&] { connector.broadcast(bytes, connector.rank() == 2 ? 0 : 2); });
+    expect_in(error,
+              connector.rank() == 2 ? "rank 0 passes 4 bytes, this rank 5" : "rank 2 passes 5 bytes, this rank 4");
   });
   CHECK(error_of<distx::ConnectError>([] { distx::KeyValueConnector(Map(), "", 2, 2); }).find("invalid rank 2") !=
         std::string::npos);

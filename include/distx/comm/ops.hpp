@@ -96,35 +96,20 @@ struct Average : Sum {
   }
 };
 
-/// Selects the bits that all ranks have set; of integers.
-struct BitAnd {
-  static constexpr OpKind kind = OpKind::bit_and;
+namespace detail {
+
+/// Combines the bits of integers.
+template <OpKind Kind>
+struct Bitwise {
+  static constexpr OpKind kind = Kind;
   static constexpr bool commutative = true;
   template <std::integral T>
   constexpr T operator()(T a, T b) const {
-    return static_cast<T>(a & b);
+    return static_cast<T>(Kind == OpKind::bit_and ? a & b : Kind == OpKind::bit_or ? a | b : a ^ b);
   }
 };
 
-/// Selects the bits that some rank has set; of integers.
-struct BitOr {
-  static constexpr OpKind kind = OpKind::bit_or;
-  static constexpr bool commutative = true;
-  template <std::integral T>
-  constexpr T operator()(T a, T b) const {
-    return static_cast<T>(a | b);
-  }
-};
-
-/// Selects the bits that an odd number of ranks has set; of integers.
-struct BitXor {
-  static constexpr OpKind kind = OpKind::bit_xor;
-  static constexpr bool commutative = true;
-  template <std::integral T>
-  constexpr T operator()(T a, T b) const {
-    return static_cast<T>(a ^ b);
-  }
-};
+}  // namespace detail
 
 /// The op of `all_reduce(comm, x, distx::sum)`.
 inline constexpr Sum sum{};
@@ -137,11 +122,11 @@ inline constexpr Max max{};
 /// The op of `all_reduce(comm, x, distx::average)`, for floating-point elements.
 inline constexpr Average average{};
 /// The op of `all_reduce(comm, x, distx::bit_and)`, for integers.
-inline constexpr BitAnd bit_and{};
+inline constexpr detail::Bitwise<OpKind::bit_and> bit_and{};
 /// The op of `all_reduce(comm, x, distx::bit_or)`, for integers.
-inline constexpr BitOr bit_or{};
+inline constexpr detail::Bitwise<OpKind::bit_or> bit_or{};
 /// The op of `all_reduce(comm, x, distx::bit_xor)`, for integers.
-inline constexpr BitXor bit_xor{};
+inline constexpr detail::Bitwise<OpKind::bit_xor> bit_xor{};
 
 /// A callable that can reduce elements of type `T`.
 ///
@@ -166,8 +151,8 @@ template <class Op>
 constexpr OpKind kind_of() {
   // Matches the exact types: a type derived from one of them may compute something else.
   if constexpr (std::same_as<Op, Sum> || std::same_as<Op, Product> || std::same_as<Op, Min> || std::same_as<Op, Max> ||
-                std::same_as<Op, Average> || std::same_as<Op, BitAnd> || std::same_as<Op, BitOr> ||
-                std::same_as<Op, BitXor>)
+                std::same_as<Op, Average> || std::same_as<Op, Bitwise<OpKind::bit_and>> ||
+                std::same_as<Op, Bitwise<OpKind::bit_or>> || std::same_as<Op, Bitwise<OpKind::bit_xor>>)
     return Op::kind;
   else
     return OpKind::user;
@@ -186,7 +171,8 @@ constexpr bool is_commutative() {
 }  // namespace detail
 
 constexpr std::string_view name_of(OpKind kind) {
-  constexpr std::string_view names[] = {"sum", "product", "min", "max", "average", "a user's op", "bit_and", "bit_or", "bit_xor"};
+  constexpr std::string_view names[] = {"sum",         "product", "min",    "max",    "average",
+                                        "a user's op", "bit_and", "bit_or", "bit_xor"};
   return names[static_cast<std::size_t>(kind)];
 }
 

@@ -23,7 +23,7 @@ concept KeyValueStore = requires(S& store, const std::string& key, std::chrono::
 
 /// A Connector of ranks that share a store of keys and values.
 ///
-/// It needs no connections and no threads of its own, so it is made in two exchanges over the store. It notices no
+/// It has no connections and starts no threads, so it is made in two exchanges over the store. It notices no
 /// process that fails: calls that a rank does not enter throw at the deadline. The keys stay in the store.
 template <KeyValueStore Store>
 class KeyValueConnector {

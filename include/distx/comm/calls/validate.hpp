@@ -76,10 +76,15 @@ class Validation {
     if (!counts.empty() && counts.size() != static_cast<std::size_t>(self_.size))
       fail(std::string(which) + " has " + std::to_string(counts.size()) + " entries, expected one per rank (" +
            std::to_string(self_.size) + ")");
-    for (std::size_t r = 0; r < counts.size(); ++r)  // a negative int has become a huge count
-      if (counts[r] > static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max()))
+    constexpr auto most = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
+    std::size_t rest = most;
+    for (std::size_t r = 0; r < counts.size(); ++r) {
+      if (counts[r] > most)  // a negative int has become a huge count
         fail(std::string(which) + "[" + std::to_string(r) + "] is " +
              std::to_string(static_cast<std::ptrdiff_t>(counts[r])) + ": must not be negative");
+      if (counts[r] > rest) fail(std::string(which) + " add up to more elements than can be addressed");
+      rest -= counts[r];
+    }
   }
   void same(std::size_t send, std::size_t receive) const {
     if (send != receive) [[unlikely]]
@@ -101,7 +106,7 @@ class Validation {
   /// Checks that the op reduces elements of the type that is sent.
   void op_fits() const {
     if (call_.op.type() == ElementType::bytes) [[unlikely]]
-      fail("there is no op for these elements, which can only be moved: pass one that AnyOp::make or make_op returns");
+      fail("the op reduces no elements: pass one that AnyOp::make or make_op returns");
     if (call_.op.type() != call_.send.type()) [[unlikely]]
       fail("the op reduces elements of type " + std::string(name_of(call_.op.type())) + ", send has elements of type " +
            std::string(name_of(call_.send.type())));

@@ -230,8 +230,7 @@ class ModuleParameters {
   }
   void add_parameter(const std::string& key, const at::Tensor& tensor, bool own_storage, const ModuleOptions& options) {
     const std::string name = plain_name(key);
-    if (!own_storage || tensor.storage_offset() != 0 ||
-        tensor.storage().nbytes() != static_cast<std::size_t>(tensor.numel()) * tensor.element_size())
+    if (!own_storage || tensor.storage_offset() != 0 || tensor.storage().nbytes() != tensor.nbytes())
       refuse_tensor("'" + name + "' shares its storage with another tensor; clone() it before it becomes a parameter",
                     "DataParallel");
     if (!tensor.is_contiguous() || !tensor.device().is_cpu())
