@@ -44,7 +44,7 @@ def tidy(program, text, flags, headers):
 
 def all_headers(program, build):
     text, flags = "", ["-I", os.path.join(compilers.ROOT, "include")]
-    for header, more in check.usable(compilers.ROOT, build):
+    for header, more in check.usable(compilers.ROOT, build, check.SLOW):
         text += f"#include <distx/{header}>\n"
         # Boost.MPI defines one of these macros again, to nothing instead of 1.
         more = [flag + "=" if flag.startswith("-D") and "=" not in flag else flag for flag in more]
