@@ -242,6 +242,27 @@ struct Wrapping {
   }
 };
 
+/// The bitwise ops, on integers of both signs.
+struct BitwiseOps {
+  template <class C>
+  void operator()(C& comm, Findings& findings) const {
+    check(comm, findings, distx::bit_and, "bit_and");
+    check(comm, findings, distx::bit_or, "bit_or");
+    check(comm, findings, distx::bit_xor, "bit_xor");
+  }
+
+ private:
+  template <class C, class Op>
+  static void check(C& comm, Findings& findings, Op op, const char* what) {
+    const auto of_rank = [](int rank) { return std::vector<std::int16_t>(5, static_cast<std::int16_t>(~rank << 3)); };
+    auto values = of_rank(comm.rank()), expected = of_rank(0);
+    for (int rank = 1; rank < comm.size(); ++rank)
+      for (std::size_t i = 0; i < expected.size(); ++i) expected[i] = op(expected[i], of_rank(rank)[i]);
+    distx::all_reduce(comm, values, op);
+    findings.same(values, expected, what);
+  }
+};
+
 /// max and min of NaNs and of zeros with a sign, whichever rank holds them. A NaN becomes the quiet one, so the bits
 /// are the same on every rank and every backend.
 struct Extremes {

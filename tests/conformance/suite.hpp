@@ -60,6 +60,9 @@ TEST_CASE_TEMPLATE_DEFINE("custom ops with state and finish work", Ranks, user_o
 TEST_CASE_TEMPLATE_DEFINE("integer sums wrap around", Ranks, wrapping) {
   conformance::on_every_rank<Ranks>(conformance::Wrapping{});
 }
+TEST_CASE_TEMPLATE_DEFINE("bitwise ops combine the bits of all ranks", Ranks, bitwise) {
+  conformance::on_every_rank<Ranks>(conformance::BitwiseOps{});
+}
 TEST_CASE_TEMPLATE_DEFINE("max and min keep the NaN of any rank, and order zeros by their sign", Ranks, extremes) {
   if (Ranks::keeps_nan()) conformance::on_every_rank<Ranks>(conformance::Extremes{});
 }
@@ -125,6 +128,7 @@ TEST_CASE_TEMPLATE_DEFINE("calls that never meet throw a typed error on every ra
   TEST_CASE_TEMPLATE_INVOKE(rounded_once, Ranks);      \
   TEST_CASE_TEMPLATE_INVOKE(user_ops, Ranks);          \
   TEST_CASE_TEMPLATE_INVOKE(wrapping, Ranks);          \
+  TEST_CASE_TEMPLATE_INVOKE(bitwise, Ranks);           \
   TEST_CASE_TEMPLATE_INVOKE(extremes, Ranks);          \
   TEST_CASE_TEMPLATE_INVOKE(same_bits, Ranks);         \
   TEST_CASE_TEMPLATE_INVOKE(every_movement, Ranks);    \

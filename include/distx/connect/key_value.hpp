@@ -23,8 +23,8 @@ concept KeyValueStore = requires(S& store, const std::string& key, std::chrono::
 
 /// A Connector of ranks that share a store of keys and values.
 ///
-/// It has no connections and starts no threads, so it is made in two exchanges over the store. It notices no
-/// process that fails: calls that a rank does not enter throw at the deadline. The keys stay in the store.
+/// It opens no connections and starts no threads. It does not notice a process that fails: calls that a rank does not
+/// enter throw at the deadline. The keys stay in the store.
 template <KeyValueStore Store>
 class KeyValueConnector {
  public:
@@ -65,8 +65,13 @@ class KeyValueConnector {
     detail::check_control_gather(send.size(), receive.size(), rank_, size_);
     ++calls_;
     publish(send);
-    for (int other = 0; other < size_; ++other)
-      read(other, receive.subspan(static_cast<std::size_t>(other) * send.size(), send.size()), "all_gather");
+    for (int other = 0; other < size_; ++other) {
+      const auto block = receive.subspan(static_cast<std::size_t>(other) * send.size(), send.size());
+      if (other == rank_)
+        std::copy(send.begin(), send.end(), block.begin());
+      else
+        read(other, block, "all_gather");
+    }
   }
 
  private:

@@ -106,7 +106,7 @@ class Validation {
   /// Checks that the op reduces elements of the type that is sent.
   void op_fits() const {
     if (call_.op.type() == ElementType::bytes) [[unlikely]]
-      fail("the op reduces no elements: pass one that AnyOp::make or make_op returns");
+      fail("elements of type bytes cannot be reduced: pass typed spans, and an op that AnyOp::make or make_op returns");
     if (call_.op.type() != call_.send.type()) [[unlikely]]
       fail("the op reduces elements of type " + std::string(name_of(call_.op.type())) + ", send has elements of type " +
            std::string(name_of(call_.send.type())));
