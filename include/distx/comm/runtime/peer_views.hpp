@@ -21,28 +21,26 @@ struct PeerView {
   bool inlined = false;  ///< `send` is all data that the rank sends, a copy but for this rank in a reduction
 };
 
-/// Returns this rank's view of the call that it makes: its spans, their lengths, and the counts that other ranks need.
-[[nodiscard]] inline PeerView own_view(const Call<Host>& call, int rank) noexcept {
-  PeerView view;
+/// Sets this rank's view of the call that it makes: its spans, their lengths, and the counts that other ranks need.
+inline void view_own_call(PeerView& view, const Call<Host>& call, int rank) noexcept {
+  const CallTraits& traits = traits_of(call.kind);
   view.send = call.send.bytes();
   view.receive = call.receive.bytes();
   view.send_count = call.send.size();
   view.receive_count = call.receive.size();
-  if (rank == call.root || !traits_of(call.kind).rooted) view.send_counts = call.counts;
+  // One by one: a load of both words of a span that was just stored word by word waits for all earlier stores.
+  view.send_counts = view.receive_counts = {};
+  if (!traits.exchanges_counts) return;
+  if (rank == call.root || !traits.rooted) view.send_counts = call.counts;
   view.receive_counts = call.receive_counts;
-  return view;
 }
 
 /// Returns the bytes of one element.
-[[nodiscard]] inline std::size_t element_width(const Call<Host>& c) noexcept {
-  if (c.kind == CollectiveKind::barrier) return 1;
-  const bool receives_only = c.kind == CollectiveKind::scatter || c.kind == CollectiveKind::receive;
-  return receives_only ? c.receive.element_bytes() : c.send.element_bytes();
-}
+[[nodiscard]] inline std::size_t element_width(const Call<Host>& c) noexcept { return compared_span(c).element_bytes(); }
 
 /// Returns whether rank `from` sends data in such a call.
 [[nodiscard]] inline bool sends(const Call<Host>& c, int from) noexcept {
-  return traits_of(c.kind).root_sends ? from == c.root : c.kind != CollectiveKind::barrier;
+  return !traits_of(c.kind).root_sends || from == c.root;
 }
 
 /// Returns the part that rank `from` sends to rank `to`.
@@ -129,12 +127,12 @@ inline void complete_inlined(const Call<Host>& c, const RankOf& self, const std:
   using enum CollectiveKind;
   const int me = self.rank;
   const CallTraits& traits = traits_of(c.kind);
-  if (c.kind == barrier || (traits.rooted && !traits.root_sends && me != c.root)) return;
   const auto copy_from = [&](int from, std::byte* to) {
     const ByteRange range = range_of(c, peers, from, me);
     copy_bytes(to, peers[static_cast<std::size_t>(from)].send + range.offset, range.bytes);
   };
   if (traits.root_sends) return copy_from(c.root, c.receive.bytes());
+  if (c.kind == barrier || (traits.rooted && me != c.root)) return;
   if (traits.reduces) {
     const auto [offset, bytes] = range_of(c, peers, me, me);  // the same of all operands
     if (bytes == 0) return;
