@@ -133,7 +133,8 @@ class SharedMemoryBackend {
 
     void begin(const Call<Host>& call) {
       SharedMemoryBackend& backend = state_.backend;
-      messages_.emplace(*backend.region_, backend.self_.context(call), kept_, false);
+      context_ = backend.self_.context(call);
+      messages_.emplace(*backend.region_, context_, kept_, false);
       SharedMemoryBackend::begin(*messages_, call);
     }
     bool test() noexcept override { return messages_->test(); }
@@ -154,6 +155,7 @@ class SharedMemoryBackend {
 
    private:
     State& state_;  // kept alive by the Pending
+    ErrorContext context_;
     KeptRequests kept_;
     std::optional<Messages> messages_;
   };

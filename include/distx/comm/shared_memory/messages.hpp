@@ -14,6 +14,7 @@ using KeptRequests = std::array<std::shared_ptr<MessageRequest>, 2>;
 /// Up to two messages of one call in flight: a send, a receive, or both.
 class Messages {
  public:
+  /// @param context  borrowed
   /// @param blocking  the caller waits for nothing else
   Messages(SharedRegion& region, const ErrorContext& context, KeptRequests& kept, bool blocking) noexcept
       : region_(region), context_(context), kept_(kept), blocking_(blocking) {}
@@ -133,7 +134,7 @@ class Messages {
   }
 
   SharedRegion& region_;
-  ErrorContext context_;
+  const ErrorContext& context_;
   KeptRequests& kept_;
   bool blocking_;
   std::array<MessageRequest*, 2> requests_{};

@@ -191,7 +191,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     if (!slots_with(mine.to).is_open(mine.cell)) return false;
     if (mailbox(mine).awaited.load(std::memory_order_acquire) != 0) return false;
     leave_slot(mine, false);
-    mine.finish();
+    mine.finish_here();
     return true;
   }
 
@@ -265,6 +265,8 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     mine.queued = Queued::in_slot;
     mine.cell = slots.index_of(*slot);
     mine.slot_word = other.slots.send(slots, *slot, mine.tag, mine.exchanges, mine.bytes).bits;
+    // The polls that follow would otherwise take the other rank's line before this message is out.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
     return true;
   }
   /// Receives the message in a slot, if this rank awaits no older one.
@@ -293,7 +295,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     slots_with(mine.from).receive(slots_of(mine), taken);
     slot.settle(!mine.mismatch);
     ring_for_message(mine.from);
-    mine.finish();
+    mine.finish_here();
   }
   /// Moves each message in a slot to the cell of the oldest receive that awaits it, if there is one: the two were
   /// posted at the same time. Called by either rank. @pre the lock is held
@@ -336,7 +338,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     mine.mismatch = state == SlotWord::mismatch;
     mine.other = slot.other;
     leave_slot(mine, true);
-    mine.finish();
+    mine.finish_here();
     return true;
   }
   /// @param settled  whether the other rank needs the message no more
@@ -448,7 +450,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
       mine.other = cell.header;
       cell.other = mine.header;
       settle(mine, cell, Cell::mismatch);
-      return mine.finish();
+      return mine.finish_here();
     }
     try {
       transfer(mine, cell, context);
@@ -457,7 +459,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
       throw;
     }
     settle(mine, cell, Cell::done);
-    mine.finish();
+    mine.finish_here();
   }
 
   std::shared_ptr<SharedSegment> segment_;
