@@ -219,8 +219,9 @@ class SegmentRegion final : public shared_memory::SharedRegion {
  private:
   static constexpr std::size_t inline_bytes = 4096;
   static constexpr std::size_t least_staging_bytes = std::size_t{256} << 10;
-  /// Messages from this size on are copied directly between processes that may access each other.
-  static constexpr std::size_t least_direct_bytes = std::size_t{16} << 10;
+  /// Messages from this size on are copied directly between processes that may access each other; smaller ones take
+  /// less time through a buffer, which caches hold.
+  static constexpr std::size_t least_direct_bytes = std::size_t{1} << 20;
   /// On more ranks the slots, whose number grows with the square, would take too much memory.
   static constexpr int most_with_slots = 64;
   /// The state of the messages to and from another rank.
