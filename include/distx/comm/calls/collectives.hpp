@@ -358,11 +358,10 @@ inline constexpr CallTraits call_traits[] = {
   return call_traits[static_cast<std::size_t>(kind)];
 }
 
-/// Returns the span whose type, and number of elements where all ranks pass the same, the ranks compare.
-template <MemorySpace Space>
-[[nodiscard]] Span<const AnyElement, Space> compared_span(const Call<Space>& call) noexcept {
-  if (traits_of(call.kind).by_receive) return call.receive;
-  return call.send;
+/// Calls `f` with the span whose type, and number of elements where all ranks pass the same, the ranks compare.
+template <MemorySpace Space, class F>
+auto with_compared_span(const Call<Space>& call, F&& f) noexcept {
+  return traits_of(call.kind).by_receive ? f(call.receive) : f(call.send);
 }
 
 }  // namespace detail

@@ -225,19 +225,17 @@ namespace calls {
 template <MemorySpace Space>
 [[nodiscard]] Fingerprint fingerprint(const Call<Space>& c) noexcept {
   const detail::CallTraits& traits = detail::traits_of(c.kind);
-  const auto span = detail::compared_span(c);
   Fingerprint f;
   f.kind = c.kind;
-  f.type = span.type();
-  f.element_bytes = static_cast<std::uint32_t>(span.element_bytes());
+  detail::with_compared_span(c, [&](const auto& span) {
+    f.type = span.type();
+    f.element_bytes = static_cast<std::uint32_t>(span.element_bytes());
+    if (traits.same_count && c.counts.empty()) f.count = span.size();
+  });
   if (traits.reduces) f.op = c.op.fingerprint();
   if (traits.rooted) f.root = c.root;
-  if (traits.same_count) {
-    if (c.counts.empty())
-      f.count = span.size();
-    else  // of an all_to_all only their presence is compared: the values differ between ranks
-      f.counts = traits.exchanges_counts ? 1 : detail::fnv1a(c.counts);
-  }
+  // Of an all_to_all only their presence is compared: the values differ between ranks.
+  if (traits.same_count && !c.counts.empty()) f.counts = traits.exchanges_counts ? 1 : detail::fnv1a(c.counts);
   if (c.kind == CollectiveKind::all_to_all) f.in_place = !c.send.empty() && c.send.data() == c.receive.data();
   f.counts ^= c.lengths;
   if (!c.label.empty()) detail::set_label(f, c.label);

@@ -94,7 +94,7 @@ class FlightLog {
   template <MemorySpace Space>
   [[gnu::always_inline]] void describe(FlightWords& words, const Call<Space>& call, bool asynchronous) noexcept {
     const CallTraits& traits = traits_of(call.kind);
-    FlightWords::Kinds kinds{.type = compared_span(call).type(),
+    FlightWords::Kinds kinds{.type = with_compared_span(call, [](const auto& span) { return span.type(); }),
                              .asynchronous = asynchronous,
                              .message = traits.message,
                              .labelled = flight_context != nullptr};
@@ -106,8 +106,9 @@ class FlightLog {
              : asynchronous ? asynchronous_
                             : blocking_);
     // A buffer of a call that has one counts as both.
-    const std::size_t one = traits.message && traits.same_count ? compared_span(call).size() : 0;
-    words.set_counts(std::max(call.send.size(), one), std::max(call.receive.size(), one));
+    const bool one = traits.message && traits.same_count;
+    const std::size_t sent = call.send.size(), received = call.receive.size();
+    words.set_counts(one ? sent + received : sent, one ? sent + received : received);
     words.set_tag(group_.world_rank, call.tag);
     words.set_peers(traits.rooted ? call.root : call.to, call.from);
     words.set_kinds(kinds);

@@ -36,7 +36,9 @@ inline void view_own_call(PeerView& view, const Call<Host>& call, int rank) noex
 }
 
 /// Returns the bytes of one element.
-[[nodiscard]] inline std::size_t element_width(const Call<Host>& c) noexcept { return compared_span(c).element_bytes(); }
+[[nodiscard]] inline std::size_t element_width(const Call<Host>& c) noexcept {
+  return with_compared_span(c, [](const auto& span) { return span.element_bytes(); });
+}
 
 /// Returns whether rank `from` sends data in such a call.
 [[nodiscard]] inline bool sends(const Call<Host>& c, int from) noexcept {
