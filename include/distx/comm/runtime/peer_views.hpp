@@ -122,7 +122,7 @@ inline void complete_alone(const Call<Host>& call) {
 }
 
 /// Completes a call whose operands are all available: copies, or reduces in rank order, into this rank's memory.
-/// @pre every rank that sends is inlined; unless the call is a reduction, this rank too if its send and receive overlap
+/// @pre every rank that sends is inlined; this rank's operand may be where the caller has it
 /// @param sources workspace that is kept between calls to avoid allocations
 inline void complete_inlined(const Call<Host>& c, const RankOf& self, const std::vector<PeerView>& peers,
                              std::vector<const void*>& sources) {
@@ -138,8 +138,8 @@ inline void complete_inlined(const Call<Host>& c, const RankOf& self, const std:
   if (traits.reduces) {
     const auto [offset, bytes] = range_of(c, peers, me, me);  // the same of all operands
     if (bytes == 0) return;
-    sources.clear();
-    for (int r = 0; r < self.size; ++r) sources.push_back(peers[static_cast<std::size_t>(r)].send + offset);
+    sources.resize(peers.size());
+    for (std::size_t r = 0; r < peers.size(); ++r) sources[r] = peers[r].send + offset;
     void* const target = c.receive.data();
     return c.op.reduce(&target, 1, sources.data(), sources.size(), bytes / element_width(c), self.size);
   }

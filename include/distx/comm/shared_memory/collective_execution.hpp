@@ -140,10 +140,12 @@ class CollectiveExecution {
 
   /// Reads all ranks' posts after all ranks have arrived.
   void look() {
-    bool all_inlined = true;
+    // This rank's operand is read where it is: its published copy may still be on its way to the cache.
+    bool all_inlined = peer(self.rank).inlined || !sends(self.rank);
     for (int r = 0; r < self.size; ++r)
-      if (!look_at_line(r) && sends(r)) all_inlined = false;
+      if (r != self.rank && !look_at_line(r) && sends(r)) all_inlined = false;
     if (all_inlined && !needs_rest()) return;
+    if (!all_inlined) look_at_line(self.rank);
     for (int r = 0; r < self.size; ++r) look_at_rest(r);
     if (all_inlined) return;
     transfer_ = chosen_transfer();
@@ -374,7 +376,6 @@ class CollectiveExecution {
     seen.inlined = line.shown != CallLine::Shown::elsewhere;
     if (!seen.inlined) return false;
     seen.send_count = line.inlined_count;
-    // A reduction reads this rank's operand where it is: its published copy may still be on its way to the cache.
     if (!traits.reduces || r != self.rank) seen.send = inlined(r, line);
     if (!traits.exchanges_counts || line.has_counts) return true;
     seen.send_counts = seen.receive_counts = {};

@@ -100,7 +100,7 @@ inline void run_among_ranks(SharedRegion& region, CallQueue queue, const Call<Ho
   for (int other = 0; other < self.size; ++other) check(other);
   workspace.finished = number - 1;
   x.look();
-  detail::check_blocks(call, workspace.seen, context);
+  if (x.traits.exchanges_counts) detail::check_blocks(call, workspace.seen, context);
   if (x.all_inlined()) return detail::complete_inlined(call, self, workspace.seen, workspace.sources);
   const auto arrive = [&] {
     region.arrive(queue, self.rank, ++step, context, [&](int r) { return x.joins_rounds(r); });
