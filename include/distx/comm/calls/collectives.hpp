@@ -351,7 +351,7 @@ inline constexpr CallTraits call_traits[] = {
     /* send */ {.message = true, .same_count = true},
     /* receive */ {.message = true, .by_receive = true, .same_count = true},
     /* send_receive */ {.message = true},
-    /* barrier */ {},
+    /* barrier */ {.same_count = true},
 };
 
 [[nodiscard]] constexpr const CallTraits& traits_of(CollectiveKind kind) noexcept {

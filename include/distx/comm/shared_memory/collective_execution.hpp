@@ -10,10 +10,8 @@ namespace distx::inline DISTX_ABI::detail::shared_memory {
 
 using detail::ByteRange;
 using detail::copy_bytes;
-using detail::element_width;
 using detail::PeerView;
 using detail::range_of;
-using detail::sends;
 
 /// The workspace of one rank's queue, kept between calls to avoid allocations.
 struct CallWorkspace {
