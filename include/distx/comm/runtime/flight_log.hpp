@@ -78,9 +78,10 @@ class FlightLog {
   template <MemorySpace Space>
   [[gnu::always_inline]] FlightRecord& add(const Call<Space>& call, bool timed, FlightProgress progress) {
     const std::int64_t now = time(timed);
-    return flight_ring->add(flight_context, progress, now, [&](FlightWords & words) __attribute__((always_inline)) {
-      describe(words, call, progress == FlightProgress::enqueued);
-    });
+    return flight_ring->add(
+        flight_context, progress, now, [&](FlightWords & words) __attribute__((always_inline)) {
+          describe(words, call, progress == FlightProgress::enqueued);
+        });
   }
   void describe(FlightWords& words, const char* operation, const std::source_location& location,
                 Counter& calls) noexcept {

@@ -262,8 +262,8 @@ class CollectiveExecution {
   }
   void reduce(std::size_t offset_bytes, std::size_t bytes, std::size_t round) {
     const auto sources = operands(offset_bytes, round);
-    call.op.reduce(workspace.targets.data(), workspace.targets.size(), sources.data(), sources.size(),
-                   bytes / width, self.size);
+    call.op.reduce(workspace.targets.data(), workspace.targets.size(), sources.data(), sources.size(), bytes / width,
+                   self.size);
   }
 
  private:
