@@ -296,8 +296,8 @@ class Call {
   Span<AnyElement, Space> receive{};  ///< a broadcast's buffer is `send` as well
   AnyOp op{};
   int root = 0;
-  int to = 0;
-  int from = 0;
+  int to = -1;
+  int from = -1;
   int tag = 0;
   Counts counts{};  ///< of an all_to_all: of the blocks that are sent
   Counts receive_counts{};
@@ -331,26 +331,37 @@ struct CallTraits {
   bool blockwise = false;
   /// Whether the counts differ between ranks, so each rank needs those of its peers.
   bool exchanges_counts = false;
+  /// Whether `receive` has the type, and the number of elements that all ranks agree on; otherwise `send` has them.
+  bool by_receive = false;
+  /// Whether all ranks pass the same number of elements, unless they pass counts.
+  bool same_count = false;
 };
 
 // Outside the function, which would copy the table in every call.
 inline constexpr CallTraits call_traits[] = {
-    /* all_reduce */ {.reduces = true},
-    /* reduce */ {.reduces = true, .rooted = true},
-    /* broadcast */ {.rooted = true, .root_sends = true},
-    /* all_gather */ {},
-    /* reduce_scatter */ {.reduces = true, .blockwise = true},
-    /* all_to_all */ {.blockwise = true, .exchanges_counts = true},
+    /* all_reduce */ {.reduces = true, .same_count = true},
+    /* reduce */ {.reduces = true, .rooted = true, .same_count = true},
+    /* broadcast */ {.rooted = true, .root_sends = true, .same_count = true},
+    /* all_gather */ {.same_count = true},
+    /* reduce_scatter */ {.reduces = true, .blockwise = true, .by_receive = true, .same_count = true},
+    /* all_to_all */ {.blockwise = true, .exchanges_counts = true, .same_count = true},
     /* gather */ {.rooted = true, .exchanges_counts = true},
-    /* scatter */ {.rooted = true, .root_sends = true, .blockwise = true, .exchanges_counts = true},
-    /* send */ {.message = true},
-    /* receive */ {.message = true},
+    /* scatter */
+    {.rooted = true, .root_sends = true, .blockwise = true, .exchanges_counts = true, .by_receive = true},
+    /* send */ {.message = true, .same_count = true},
+    /* receive */ {.message = true, .by_receive = true, .same_count = true},
     /* send_receive */ {.message = true},
-    /* barrier */ {},
+    /* barrier */ {.same_count = true},
 };
 
 [[nodiscard]] constexpr const CallTraits& traits_of(CollectiveKind kind) noexcept {
   return call_traits[static_cast<std::size_t>(kind)];
+}
+
+/// Calls `f` with the span whose type, and number of elements where all ranks pass the same, the ranks compare.
+template <MemorySpace Space, class F>
+auto with_compared_span(const Call<Space>& call, F&& f) noexcept {
+  return traits_of(call.kind).by_receive ? f(call.receive) : f(call.send);
 }
 
 }  // namespace detail

@@ -210,8 +210,6 @@ struct Fingerprint {
 
 namespace detail {
 
-inline std::uint64_t hash_of(Counts counts) noexcept { return counts.empty() ? 0 : fnv1a(counts); }
-
 /// Notes a label in quotes, or the end of a long one.
 inline void set_label(Fingerprint& f, std::string_view label) noexcept {
   constexpr std::size_t most = sizeof f.name - 3;
@@ -225,11 +223,6 @@ inline void set_label(Fingerprint& f, std::string_view label) noexcept {
   const std::string name(calls::name_of(f.kind));
   return f.name[0] == '\0' ? name : name + " of " + f.name;
 }
-template <class AnySpan>
-void describe(Fingerprint& f, const AnySpan& span) noexcept {
-  f.type = span.type();
-  f.element_bytes = static_cast<std::uint32_t>(span.element_bytes());
-}
 
 }  // namespace detail
 
@@ -238,45 +231,19 @@ namespace calls {
 /// Returns the properties of this call that all ranks must agree on.
 template <MemorySpace Space>
 [[nodiscard]] Fingerprint fingerprint(const Call<Space>& c) noexcept {
-  using enum CollectiveKind;
   const detail::CallTraits& traits = detail::traits_of(c.kind);
   Fingerprint f;
   f.kind = c.kind;
+  detail::with_compared_span(c, [&](const auto& span) {
+    f.type = span.type();
+    f.element_bytes = static_cast<std::uint32_t>(span.element_bytes());
+    if (traits.same_count && c.counts.empty()) f.count = span.size();
+  });
   if (traits.reduces) f.op = c.op.fingerprint();
   if (traits.rooted) f.root = c.root;
-  if (c.kind == scatter || c.kind == receive)
-    detail::describe(f, c.receive);  // `send` is ignored on all ranks except a scatter's root
-  else if (c.kind != barrier)
-    detail::describe(f, c.send);
-  switch (c.kind) {
-    case all_reduce:
-    case reduce:
-    case broadcast:
-    case send:
-      f.count = c.send.size();
-      break;
-    case receive:
-      f.count = c.receive.size();
-      break;
-    case all_gather:
-      f.count = c.counts.empty() ? c.send.size() : 0;
-      f.counts = detail::hash_of(c.counts);
-      break;
-    case reduce_scatter:
-      f.count = c.counts.empty() ? c.receive.size() : 0;
-      f.counts = detail::hash_of(c.counts);
-      break;
-    case all_to_all:
-      f.count = c.counts.empty() ? c.send.size() : 0;
-      f.counts = c.counts.empty() ? 0 : 1;  // only their presence is compared: the values differ between ranks
-      f.in_place = !c.send.empty() && c.send.data() == c.receive.data();
-      break;
-    case gather:
-    case scatter:
-    case send_receive:
-    case barrier:
-      break;
-  }
+  // Of an all_to_all only their presence is compared: the values differ between ranks.
+  if (traits.same_count && !c.counts.empty()) f.counts = traits.exchanges_counts ? 1 : detail::fnv1a(c.counts);
+  if (c.kind == CollectiveKind::all_to_all) f.in_place = !c.send.empty() && c.send.data() == c.receive.data();
   f.counts ^= c.lengths;
   if (!c.label.empty()) detail::set_label(f, c.label);
   return f;

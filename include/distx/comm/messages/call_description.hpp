@@ -23,7 +23,8 @@ struct CallDescription {
   /// @param most_inlined  the maximum bytes of an operand that is appended
   static std::size_t write(const Call<Host>& call, int rank, std::size_t most_inlined, bool with_counts,
                            std::byte* message) {
-    const PeerView own = own_view(call, rank);
+    PeerView own;
+    view_own_call(own, call, rank);
     const std::size_t operand = sends(call, rank) ? own.send_count * element_width(call) : 0;
     CallDescription made{fingerprint(call), own.send_count, own.receive_count, rank};
     made.inlined = operand <= most_inlined ? 1 : 0;

@@ -87,7 +87,7 @@ class UserMessage {
       : transport_(std::move(transport)),
         self_(self),
         context_(self.context(c)),
-        to_self_(own, self_, context_, kept_, false) {
+        to_self_(own, context_, kept_, false) {
     std::ranges::generate(requests_, T::no_request);
     if (c.kind != CollectiveKind::receive) post_send(c.send, c.to, c.tag, c.lengths, sent);
     if (c.kind != CollectiveKind::send) post_receive(c.receive, c.from, c.tag, c.lengths);

@@ -32,7 +32,7 @@ class FlightLog {
   [[nodiscard, gnu::always_inline]] FlightRecord* begin(const Call<Space>& call) {
     // A call of one rank waits for nobody, and recording it would take as long as the call.
     if (group_.size == 1 || is_skipped()) return nullptr;
-    return &add(call, call.send.size() + call.receive.size() >= timed_elements, FlightProgress::started);
+    return &add(call, std::max(call.send.size(), call.receive.size()) >= timed_elements, FlightProgress::started);
   }
   /// Records a collective operation that is not a call, such as `split`.
   [[nodiscard]] FlightRecord* begin(const char* operation, const std::source_location& location) {
@@ -78,8 +78,10 @@ class FlightLog {
   template <MemorySpace Space>
   [[gnu::always_inline]] FlightRecord& add(const Call<Space>& call, bool timed, FlightProgress progress) {
     const std::int64_t now = time(timed);
-    return flight_ring->add(flight_context, progress, now,
-                            [&](FlightWords& words) { describe(words, call, progress == FlightProgress::enqueued); });
+    return flight_ring->add(
+        flight_context, progress, now, [&](FlightWords & words) __attribute__((always_inline)) {
+          describe(words, call, progress == FlightProgress::enqueued);
+        });
   }
   void describe(FlightWords& words, const char* operation, const std::source_location& location,
                 Counter& calls) noexcept {
@@ -91,27 +93,25 @@ class FlightLog {
                       blocking_.load(std::memory_order_relaxed) + asynchronous_.load(std::memory_order_relaxed));
   }
   template <MemorySpace Space>
-  void describe(FlightWords& words, const Call<Space>& call, bool asynchronous) noexcept {
-    using enum CollectiveKind;
+  [[gnu::always_inline]] void describe(FlightWords& words, const Call<Space>& call, bool asynchronous) noexcept {
     const CallTraits& traits = traits_of(call.kind);
-    const bool receives_only = call.kind == scatter || call.kind == receive;
-    FlightWords::Kinds kinds{
-        .asynchronous = asynchronous, .message = traits.message, .labelled = flight_context != nullptr};
+    FlightWords::Kinds kinds{.type = with_compared_span(call, [](const auto& span) { return span.type(); }),
+                             .asynchronous = asynchronous,
+                             .message = traits.message,
+                             .labelled = flight_context != nullptr};
     kinds.stream_ordered = asynchronous && !std::is_empty_v<typename Space::stream>;
-    if (call.kind != barrier) kinds.type = receives_only ? call.receive.type() : call.send.type();
-    kinds.uneven = !call.counts.empty() && call.kind != all_to_all;
+    kinds.uneven = !call.counts.empty() && call.kind != CollectiveKind::all_to_all;
     if (traits.reduces) kinds.op = static_cast<std::uint8_t>(1 + static_cast<int>(call.op.kind()));
     describe(words, name_of(call.kind).data(), call.location,
              traits.message ? messages_
              : asynchronous ? asynchronous_
                             : blocking_);
     // A buffer of a call that has one counts as both.
-    words.set_counts(call.kind == receive ? call.receive.size() : call.send.size(),
-                     call.kind == send ? call.send.size() : call.receive.size());
+    const bool one = traits.message && traits.same_count;
+    const std::size_t sent = call.send.size(), received = call.receive.size();
+    words.set_counts(one ? sent + received : sent, one ? sent + received : received);
     words.set_tag(group_.world_rank, call.tag);
-    const bool sends = call.kind == send || call.kind == send_receive;
-    const bool receives = call.kind == receive || call.kind == send_receive;
-    words.set_peers(traits.rooted ? call.root : sends ? call.to : -1, receives ? call.from : -1);
+    words.set_peers(traits.rooted ? call.root : call.to, call.from);
     words.set_kinds(kinds);
   }
 

@@ -21,28 +21,28 @@ struct PeerView {
   bool inlined = false;  ///< `send` is all data that the rank sends, a copy but for this rank in a reduction
 };
 
-/// Returns this rank's view of the call that it makes: its spans, their lengths, and the counts that other ranks need.
-[[nodiscard]] inline PeerView own_view(const Call<Host>& call, int rank) noexcept {
-  PeerView view;
+/// Sets this rank's view of the call that it makes: its spans, their lengths, and the counts that other ranks need.
+inline void view_own_call(PeerView& view, const Call<Host>& call, int rank) noexcept {
+  const CallTraits& traits = traits_of(call.kind);
   view.send = call.send.bytes();
   view.receive = call.receive.bytes();
   view.send_count = call.send.size();
   view.receive_count = call.receive.size();
-  if (rank == call.root || !traits_of(call.kind).rooted) view.send_counts = call.counts;
+  // One by one: a load of both words of a span that was just stored word by word waits for all earlier stores.
+  view.send_counts = view.receive_counts = {};
+  if (!traits.exchanges_counts) return;
+  if (rank == call.root || !traits.rooted) view.send_counts = call.counts;
   view.receive_counts = call.receive_counts;
-  return view;
 }
 
 /// Returns the bytes of one element.
 [[nodiscard]] inline std::size_t element_width(const Call<Host>& c) noexcept {
-  if (c.kind == CollectiveKind::barrier) return 1;
-  const bool receives_only = c.kind == CollectiveKind::scatter || c.kind == CollectiveKind::receive;
-  return receives_only ? c.receive.element_bytes() : c.send.element_bytes();
+  return with_compared_span(c, [](const auto& span) { return span.element_bytes(); });
 }
 
 /// Returns whether rank `from` sends data in such a call.
 [[nodiscard]] inline bool sends(const Call<Host>& c, int from) noexcept {
-  return traits_of(c.kind).root_sends ? from == c.root : c.kind != CollectiveKind::barrier;
+  return !traits_of(c.kind).root_sends || from == c.root;
 }
 
 /// Returns the part that rank `from` sends to rank `to`.
@@ -122,24 +122,24 @@ inline void complete_alone(const Call<Host>& call) {
 }
 
 /// Completes a call whose operands are all available: copies, or reduces in rank order, into this rank's memory.
-/// @pre every rank that sends is inlined; unless the call is a reduction, this rank too if its send and receive overlap
+/// @pre every rank that sends is inlined; this rank's operand may be where the caller has it
 /// @param sources workspace that is kept between calls to avoid allocations
 inline void complete_inlined(const Call<Host>& c, const RankOf& self, const std::vector<PeerView>& peers,
                              std::vector<const void*>& sources) {
   using enum CollectiveKind;
   const int me = self.rank;
   const CallTraits& traits = traits_of(c.kind);
-  if (c.kind == barrier || (traits.rooted && !traits.root_sends && me != c.root)) return;
   const auto copy_from = [&](int from, std::byte* to) {
     const ByteRange range = range_of(c, peers, from, me);
     copy_bytes(to, peers[static_cast<std::size_t>(from)].send + range.offset, range.bytes);
   };
   if (traits.root_sends) return copy_from(c.root, c.receive.bytes());
+  if (c.kind == barrier || (traits.rooted && me != c.root)) return;
   if (traits.reduces) {
     const auto [offset, bytes] = range_of(c, peers, me, me);  // the same of all operands
     if (bytes == 0) return;
-    sources.clear();
-    for (int r = 0; r < self.size; ++r) sources.push_back(peers[static_cast<std::size_t>(r)].send + offset);
+    sources.resize(peers.size());
+    for (std::size_t r = 0; r < peers.size(); ++r) sources[r] = peers[r].send + offset;
     void* const target = c.receive.data();
     return c.op.reduce(&target, 1, sources.data(), sources.size(), bytes / element_width(c), self.size);
   }

@@ -21,6 +21,8 @@ class Completion {
     error_ = std::move(error);
     done_.store(true, std::memory_order_seq_cst);  // before a bell is rung
   }
+  /// Completes it without an error, if no other thread may sleep until then.
+  void finish_here() noexcept { done_.store(true, std::memory_order_release); }
   /// Throws the error, if any, and transfers its ownership to the caller, because another owner of this object may
   /// destroy it on another thread. @pre done()
   void rethrow() {

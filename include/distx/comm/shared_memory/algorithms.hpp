@@ -41,8 +41,7 @@ inline void reduce_own_block(CollectiveExecution& x, std::size_t round) {
   const std::size_t bytes = x.piece(me, me, round);
   if (bytes == 0) return;
   if (x.call.consumer != nullptr) {
-    const auto width = element_width(x.call);
-    return x.call.consumer->consume(x.offset(round) / width, x.operands(0, round), bytes / width);
+    return x.call.consumer->consume(x.offset(round) / x.width, x.operands(0, round), bytes / x.width);
   }
   x.workspace.targets.assign(1, x.own_receive() + x.offset(round));
   x.reduce(0, bytes, round);
@@ -84,18 +83,16 @@ inline void broadcast_part(CollectiveExecution& x, std::size_t round) {
 }
 
 inline void gather_all_blocks(CollectiveExecution& x, std::size_t round) {
-  const auto width = element_width(x.call);
   for (int r = 0; r < x.self.size; ++r)
-    x.take(x.own_receive() + calls::block_offset(x.call.counts, x.call.send.size(), r) * width + x.offset(round), r,
+    x.take(x.own_receive() + calls::block_offset(x.call.counts, x.call.send.size(), r) * x.width + x.offset(round), r,
            x.self.rank, round);
 }
 
 inline void gather_part(CollectiveExecution& x, std::size_t round) {
   const int me = x.self.rank, root = x.call.root;
-  const auto width = element_width(x.call);
   const PeerView& to = x.peer(root);
   const auto block = [&](int r) {
-    return calls::block_offset(to.send_counts, to.send_count, r) * width + x.offset(round);
+    return calls::block_offset(to.send_counts, to.send_count, r) * x.width + x.offset(round);
   };
   const auto divided = divide_copies(x, round, block);
   // Each rank in the rounds copies its own block, if it is small, only where that spreads the work: writing to lines
@@ -130,20 +127,19 @@ inline void swap_bytes(std::byte* a, std::byte* b, std::size_t bytes) noexcept {
 inline void exchange_blocks(CollectiveExecution& x, std::size_t round) {
   const auto& c = x.call;
   const int me = x.self.rank;
-  const auto width = element_width(c);
   const auto equal = c.send.size() / static_cast<std::size_t>(x.self.size);
   if (c.counts.empty() && c.send.data() == c.receive.data() && !x.staged() && !x.peer(me).inlined) {
     // In place: of the two blocks of each pair of ranks, the lower rank swaps the first half and the other the second.
     for (int r = 0; r < x.self.size; ++r) {
       if (r == me) continue;
-      const ByteRange half = slice_of(equal * width, me < r ? 0 : 1, 2);
-      swap_bytes(x.own_receive() + static_cast<std::size_t>(r) * equal * width + half.offset,
-                 x.peer(r).receive + static_cast<std::size_t>(me) * equal * width + half.offset, half.bytes);
+      const ByteRange half = slice_of(equal * x.width, me < r ? 0 : 1, 2);
+      swap_bytes(x.own_receive() + static_cast<std::size_t>(r) * equal * x.width + half.offset,
+                 x.peer(r).receive + static_cast<std::size_t>(me) * equal * x.width + half.offset, half.bytes);
     }
     return;
   }
   for (int r = 0; r < x.self.size; ++r)
-    x.take(x.own_receive() + calls::block_offset(c.receive_counts, equal, r) * width + x.offset(round), r, me, round);
+    x.take(x.own_receive() + calls::block_offset(c.receive_counts, equal, r) * x.width + x.offset(round), r, me, round);
 }
 
 inline void run_round(CollectiveExecution& x, std::size_t round) {

@@ -133,7 +133,8 @@ class SharedMemoryBackend {
 
     void begin(const Call<Host>& call) {
       SharedMemoryBackend& backend = state_.backend;
-      messages_.emplace(*backend.region_, backend.self_, backend.self_.context(call), kept_, false);
+      context_ = backend.self_.context(call);
+      messages_.emplace(*backend.region_, context_, kept_, false);
       SharedMemoryBackend::begin(*messages_, call);
     }
     bool test() noexcept override { return messages_->test(); }
@@ -154,14 +155,16 @@ class SharedMemoryBackend {
 
    private:
     State& state_;  // kept alive by the Pending
+    ErrorContext context_;
     KeptRequests kept_;
     std::optional<Messages> messages_;
   };
 
   /// Not inline: collectives need none of its stack.
   [[gnu::noinline]] void execute_message(const Call<Host>& call) {
-    check_usable(self_.context(call));
-    Messages messages(*region_, self_, self_.context(call), kept_, true);
+    const ErrorContext context = self_.context(call);
+    check_usable(context);
+    Messages messages(*region_, context, kept_, true);
     begin(messages, call);
     check_self_message(messages, call);
     messages.wait();

@@ -10,10 +10,8 @@ namespace distx::inline DISTX_ABI::detail::shared_memory {
 
 using detail::ByteRange;
 using detail::copy_bytes;
-using detail::element_width;
 using detail::PeerView;
 using detail::range_of;
-using detail::sends;
 
 /// The workspace of one rank's queue, kept between calls to avoid allocations.
 struct CallWorkspace {
@@ -43,33 +41,37 @@ class CollectiveExecution {
                       CallWorkspace& kept)
       : call(made),
         traits(detail::traits_of(made.kind)),
+        width(detail::element_width(made)),
         self(rank),
         workspace(kept),
         region_(region),
         control_(region.control()),
-        queue_(queue) {
+        queue_(queue),
+        number_(++kept.calls),
+        published_(control_.published(queue, number_)) {
     kept.seen.resize(static_cast<std::size_t>(rank.size));
-    number_ = ++kept.calls;
   }
 
   const Call<Host>& call;
   const detail::CallTraits& traits;
+  const std::size_t width;  ///< bytes of one element
   const calls::RankOf& self;
   CallWorkspace& workspace;
 
   [[nodiscard]] const PeerView& peer(int r) const noexcept { return workspace.seen[static_cast<std::size_t>(r)]; }
 
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
+  [[nodiscard]] const CallLine& line_of(int r) const noexcept { return published_[r].line; }
+  [[nodiscard]] bool sends(int r) const noexcept { return !traits.root_sends || r == call.root; }
 
   /// Publishes this rank's call: small data whole, and the first round of data that only this rank can access.
-  void publish() {
-    PublishedCall& published = control_.published(self.rank, queue_, number_);
+  [[gnu::always_inline]] void publish() {
+    PublishedCall& published = published_[self.rank];
     CallLine& line = published.line;
     CallDescriptor& post = published.rest;
     PeerView& mine = workspace.seen[static_cast<std::size_t>(self.rank)];
-    mine = detail::own_view(call, self.rank);
-    own_send_ = mine.send;
-    own_receive_ = mine.receive;
+    detail::view_own_call(mine, call, self.rank);
+    const bool has_data = sends(self.rank);
 
     line.step.store(0, std::memory_order_relaxed);
     new (&post.fingerprint) calls::Fingerprint(fingerprint(call));  // without a copy
@@ -80,7 +82,7 @@ class CollectiveExecution {
     post.has_send_counts = publish_counts(mine.send_counts, 0);
     post.has_receive_counts = publish_counts(mine.receive_counts, 1);
     line.has_counts = post.has_send_counts || post.has_receive_counts;
-    const std::size_t bytes = mine.send_count * element_width(call);
+    const std::size_t bytes = mine.send_count * width;
     // Of a small all-reduce, every rank reads all operands: a large one is faster in slices.
     const std::size_t most = control_.extent().inline_bytes / (call.kind == CollectiveKind::all_reduce ? 2 : 1);
     mine.inlined = bytes <= most;
@@ -88,20 +90,13 @@ class CollectiveExecution {
                  : bytes <= sizeof line.tiny           ? CallLine::Shown::here
                  : bytes <= sizeof published.next_line ? CallLine::Shown::in_next_line
                                                        : CallLine::Shown::in_slot;
-    if (mine.inlined) line.inlined_count = static_cast<std::uint32_t>(mine.send_count);
-    post.send = post.receive = {};
-    if (!mine.inlined && sends(call, self.rank)) post.send = region_.address_of(mine.send, bytes);
-    const std::size_t received = mine.receive_count * element_width(call);
-    if (call.kind == CollectiveKind::scatter ? received >= least_read_bytes : shows_receive(mine.inlined, line))
-      post.receive = region_.address_of(mine.receive, received);
-    if (mine.inlined && sends(call, self.rank)) copy_bytes(inlined(self.rank, line), mine.send, bytes);
-    chunk_ = traits.blockwise ? staging_share() : control_.extent().staging_bytes;
-    hidden_ = !mine.inlined && post.send.segment == 0;
-    post.reads_all = can_be_read() && region_.reads_all();
-    post.is_read = hidden_ && post.reads_all && sends(call, self.rank) && bytes >= least_read_bytes;
-    post.address = only_receives() ? mine.receive : const_cast<std::byte*>(mine.send);
-    if (hidden_ && !post.is_read && !stages_late()) staging(0);
     post.line = call.location.line();
+    if (mine.inlined) {
+      line.inlined_count = static_cast<std::uint32_t>(mine.send_count);
+      if (has_data) copy_bytes(inlined(self.rank, line), mine.send, bytes);
+    }
+    // If all ranks pass the same number of elements, nobody reads the rest of a call that is inlined.
+    if (!mine.inlined || !traits.same_count || !call.counts.empty()) publish_rest(post, line, bytes);
     line.step.store(step_of(number_, 0), std::memory_order_release);
   }
 
@@ -109,13 +104,15 @@ class CollectiveExecution {
   /// this rank waits: publishing the call is then a matter of this core's cache.
   void take_next_lines() noexcept {
     if (workspace.finished + control_.ring() <= number_) return;  // may still be read
-    control_.published(self.rank, queue_, number_ + 1).line.step.store(0, std::memory_order_relaxed);
-    next_lines(self.rank, [](std::byte* line) { *line = {}; });
+    PublishedCall& next = control_.published(self.rank, queue_, number_ + 1);
+    next.line.step.store(0, std::memory_order_relaxed);
+    next_lines(self.rank, next, [](std::byte* line) { *line = {}; });
   }
   /// Prefetches the cache lines of another rank's next call, which it has perhaps published.
   void prefetch_next(int r) const noexcept {
-    __builtin_prefetch(&control_.published(r, queue_, number_ + 1).line);
-    next_lines(r, [](const std::byte* line) { __builtin_prefetch(line); });
+    PublishedCall& next = control_.published(r, queue_, number_ + 1);
+    __builtin_prefetch(&next.line);
+    next_lines(r, next, [](const std::byte* line) { __builtin_prefetch(line); });
   }
 
   /// Returns whether this rank's part of the call is done once it has published it: the others need nothing else of it,
@@ -127,24 +124,33 @@ class CollectiveExecution {
   /// Reads the root's post after the root has arrived, if the root sends; returns whether it holds all data.
   [[nodiscard]] bool look_at_root() {
     if (!traits.root_sends || !look_at_line(call.root)) return false;
-    if (traits.exchanges_counts && control_.published(call.root, queue_, number_).line.has_counts)
-      look_at_rest(call.root);
+    if (traits.exchanges_counts && line_of(call.root).has_counts) look_at_rest(call.root);
     return true;
+  }
+
+  /// Completes a call in which this rank needs at most the root's data, which is in its slot.
+  void take_from_root(const ErrorContext& context) const {
+    if (!traits.root_sends) return;
+    detail::check_own_block(call, workspace.seen, self.rank, context);
+    const ByteRange own = range_of(call, workspace.seen, call.root, self.rank);
+    copy_bytes(own_receive(), peer(call.root).send + own.offset, own.bytes);
   }
 
   /// Reads all ranks' posts after all ranks have arrived.
   void look() {
-    bool all_inlined = true;
+    // This rank's operand is read where it is: its published copy may still be on its way to the cache.
+    bool all_inlined = peer(self.rank).inlined || !sends(self.rank);
     for (int r = 0; r < self.size; ++r)
-      if (!look_at_line(r) && sends(call, r)) all_inlined = false;
+      if (r != self.rank && !look_at_line(r) && sends(r)) all_inlined = false;
     if (all_inlined && !needs_rest()) return;
+    if (!all_inlined) look_at_line(self.rank);
     for (int r = 0; r < self.size; ++r) look_at_rest(r);
     if (all_inlined) return;
     transfer_ = chosen_transfer();
     if (late())
       for (PeerView& seen : workspace.seen)
         if (!seen.inlined) seen.send = nullptr;
-    if (!staged()) chunk_ = static_cast<std::size_t>(-1);
+    chunk_ = staged() ? round_bytes() : static_cast<std::size_t>(-1);
   }
 
   /// Returns whether all data is in the slots, so a rank is done once it has read them.
@@ -170,11 +176,11 @@ class CollectiveExecution {
 
   /// Copies this rank's data of round `round` to its staging buffer.
   void staging(std::size_t round) noexcept {
-    if (!sends(call, self.rank)) return;
+    if (!sends(self.rank)) return;
     for (int to = 0; to < (traits.blockwise ? self.size : 1); ++to) {
       const ByteRange run = range_of(call, workspace.seen, self.rank, to);
       const std::size_t begin = std::min(run.bytes, round * chunk_), bytes = std::min(run.bytes - begin, chunk_);
-      const std::byte* const from = own_send_ + run.offset + begin;
+      const std::byte* const from = call.send.bytes() + run.offset + begin;
       std::byte* const shown = control_.staging(self.rank, queue_, round);
       // This rank reads its own data in place, so it is not copied.
       if (call.kind == CollectiveKind::all_reduce || call.kind == CollectiveKind::reduce) {
@@ -196,9 +202,9 @@ class CollectiveExecution {
   /// rank has none to send.
   [[nodiscard]] const std::byte* source(int from, int to, std::size_t round) const noexcept {
     const std::size_t begin = offset(round);
-    if (from == self.rank)
-      return own_send_ == nullptr ? nullptr : own_send_ + range_of(call, workspace.seen, from, to).offset + begin;
-    if (peer(from).send != nullptr) return peer(from).send + range_of(call, workspace.seen, from, to).offset + begin;
+    const std::byte* const data = from == self.rank ? call.send.bytes() : peer(from).send;
+    if (data != nullptr) return data + range_of(call, workspace.seen, from, to).offset + begin;
+    if (from == self.rank) return nullptr;
     return control_.staging(from, queue_, round) + static_cast<std::size_t>(traits.blockwise ? to : 0) * chunk_;
   }
   /// Copies a part of the data that `from` sends to `to` in a round.
@@ -206,7 +212,7 @@ class CollectiveExecution {
     if (part.bytes == 0) return;
     if (transfer_ != Transfer::read || from == self.rank || peer(from).send != nullptr)
       return copy_bytes(target, source(from, to, round) + part.offset, part.bytes);
-    const std::byte* const there = control_.published(from, queue_, number_).rest.address;
+    const std::byte* const there = published_[from].rest.address;
     region_.read(from, target, there + range_of(call, workspace.seen, from, to).offset + part.offset, part.bytes,
                  self.context(call));
   }
@@ -226,10 +232,10 @@ class CollectiveExecution {
   void copy_part(int from, int to, std::size_t round, std::size_t offset_bytes) {
     const std::size_t bytes = piece(from, to, round), mark = slice_of(bytes, 0, self.size).bytes;
     const ByteRange part = self.rank == call.root ? ByteRange{0, mark} : ByteRange{mark, bytes - mark};
-    if (self.rank == to) return take(own_receive_ + offset_bytes + part.offset, from, to, round, part);
+    if (self.rank == to) return take(own_receive() + offset_bytes + part.offset, from, to, round, part);
     const std::byte* const data = source(from, to, round) + part.offset;
     if (peer(to).receive != nullptr) return copy_bytes(peer(to).receive + offset_bytes + part.offset, data, part.bytes);
-    std::byte* const there = control_.published(to, queue_, number_).rest.address;
+    std::byte* const there = published_[to].rest.address;
     region_.write(to, queue_, number_, there + offset_bytes + part.offset, data, part.bytes, self.context(call));
   }
   /// Returns the size of that data in bytes.
@@ -242,7 +248,7 @@ class CollectiveExecution {
   [[nodiscard]] std::byte* staging_of(int r, std::size_t round) const noexcept {
     return control_.staging(r, queue_, round);
   }
-  [[nodiscard]] std::byte* own_receive() const noexcept { return own_receive_; }
+  [[nodiscard]] std::byte* own_receive() const noexcept { return call.receive.bytes(); }
   /// Returns whether rank r receives data that all ranks reduce in slices.
   [[nodiscard]] bool receives_reduced(int r) const noexcept {
     return call.kind == CollectiveKind::all_reduce || (call.kind == CollectiveKind::reduce && r == call.root);
@@ -256,8 +262,8 @@ class CollectiveExecution {
   }
   void reduce(std::size_t offset_bytes, std::size_t bytes, std::size_t round) {
     const auto sources = operands(offset_bytes, round);
-    call.op.reduce(workspace.targets.data(), workspace.targets.size(), sources.data(), sources.size(),
-                   bytes / element_width(call), self.size);
+    call.op.reduce(workspace.targets.data(), workspace.targets.size(), sources.data(), sources.size(), bytes / width,
+                   self.size);
   }
 
  private:
@@ -274,10 +280,13 @@ class CollectiveExecution {
   /// From this size on a rank's data is copied directly from its process, if every rank can do that, and the root
   /// copies a part.
   static constexpr std::size_t least_read_bytes = std::size_t{16} << 10;
+  /// One of two ranks copies a round while the other stages the next: short rounds overlap more.
+  static constexpr std::size_t pipelined_bytes = std::size_t{32} << 10;
 
   /// Returns whether the other ranks may copy from a rank's own memory: the call only moves data, which no rank
-  /// overwrites meanwhile.
+  /// overwrites meanwhile. Two ranks copy through staging buffers in less time than by system calls.
   [[nodiscard]] bool can_be_read() const noexcept {
+    if (self.size == 2) return false;
     if (call.kind == CollectiveKind::all_to_all) return call.send.data() != call.receive.data();
     return !traits.reduces;
   }
@@ -302,7 +311,7 @@ class CollectiveExecution {
       if (receives_reduced(r) && peer(r).receive == nullptr && !peer(r).inlined) return Transfer::staged_with_results;
     bool all_accessible = true;
     for (int r = 0; r < self.size; ++r)
-      if (sends(call, r) && peer(r).send == nullptr) all_accessible = false;
+      if (sends(r) && peer(r).send == nullptr) all_accessible = false;
     if (call.kind == CollectiveKind::gather) all_accessible = all_accessible || peer(call.root).receive != nullptr;
     if (all_accessible) return Transfer::in_place;
     if (can_be_read()) return read_or_staged();
@@ -312,10 +321,10 @@ class CollectiveExecution {
   [[nodiscard]] Transfer read_or_staged() noexcept {
     bool all_read = true, some_is_read = false, some_is_staged = false;
     for (int r = 0; r < self.size; ++r) {
-      const CallDescriptor& post = control_.published(r, queue_, number_).rest;
+      const CallDescriptor& post = published_[r].rest;
       all_read = all_read && post.reads_all;
       some_is_read = some_is_read || post.is_read;
-      if (sends(call, r) && peer(r).send == nullptr && !post.is_read) some_is_staged = true;
+      if (sends(r) && peer(r).send == nullptr && !post.is_read) some_is_staged = true;
     }
     if (!all_read) region_.try_reading_all();
     if (all_read && !some_is_staged) return Transfer::read;
@@ -324,31 +333,47 @@ class CollectiveExecution {
   /// Returns the memory in which a rank publishes small data.
   [[nodiscard]] std::byte* inlined(int r, CallLine& line) const noexcept {
     if (line.shown == CallLine::Shown::here) return line.tiny;
-    if (line.shown == CallLine::Shown::in_next_line) return control_.published(r, queue_, number_).next_line;
+    if (line.shown == CallLine::Shown::in_next_line) return published_[r].next_line;
     return control_.inlined(r, queue_, number_);
   }
   /// Calls `f` with each cache line in which a rank will publish data if its next call is as large as this one.
   template <class F>
-  void next_lines(int r, F&& f) const noexcept {
-    const CallLine& line = control_.published(r, queue_, number_).line;
-    if (line.shown == CallLine::Shown::in_next_line) f(control_.published(r, queue_, number_ + 1).next_line);
+  void next_lines(int r, PublishedCall& next, F&& f) const noexcept {
+    const CallLine& line = line_of(r);
+    if (line.shown == CallLine::Shown::in_next_line) f(next.next_line);
     if (line.shown != CallLine::Shown::in_slot) return;
-    std::byte* const next = control_.inlined(r, queue_, number_ + 1);
-    const std::size_t bytes = line.inlined_count * element_width(call);
-    for (std::size_t offset = 0; offset < bytes; offset += alignment_bytes) f(next + offset);
+    std::byte* const slot = control_.inlined(r, queue_, number_ + 1);
+    for (std::size_t offset = 0, bytes = line.inlined_count * width; offset < bytes; offset += alignment_bytes)
+      f(slot + offset);
+  }
+  void publish_rest(CallDescriptor& post, const CallLine& line, std::size_t bytes) {
+    const PeerView& mine = peer(self.rank);
+    const bool has_data = sends(self.rank);
+    const std::size_t received = mine.receive_count * width;
+    post.send = post.receive = {};
+    if (!mine.inlined && has_data) post.send = region_.address_of(mine.send, bytes);
+    if (call.kind == CollectiveKind::scatter ? received >= least_read_bytes : shows_receive(mine.inlined, line))
+      post.receive = region_.address_of(mine.receive, received);
+    hidden_ = !mine.inlined && post.send.segment == 0;
+    post.reads_all = can_be_read() && region_.reads_all();
+    post.is_read = hidden_ && post.reads_all && has_data && bytes >= least_read_bytes;
+    post.address = only_receives() ? mine.receive : const_cast<std::byte*>(mine.send);
+    if (!hidden_) return;
+    chunk_ = round_bytes();
+    if (!post.is_read && !stages_late()) staging(0);
   }
   bool publish_counts(calls::Counts counts, std::size_t side) noexcept {
+    if (counts.empty()) return false;
     std::copy(counts.begin(), counts.end(), control_.row(self.rank, queue_, number_, side));
-    return !counts.empty();
+    return true;
   }
   /// Reads the line of a rank's call; returns whether it publishes all data of that rank.
   bool look_at_line(int r) noexcept {
-    CallLine& line = control_.published(r, queue_, number_).line;
+    CallLine& line = published_[r].line;
     PeerView& seen = workspace.seen[static_cast<std::size_t>(r)];
     seen.inlined = line.shown != CallLine::Shown::elsewhere;
     if (!seen.inlined) return false;
     seen.send_count = line.inlined_count;
-    // A reduction reads this rank's operand where it is: its published copy may still be on its way to the cache.
     if (!traits.reduces || r != self.rank) seen.send = inlined(r, line);
     if (!traits.exchanges_counts || line.has_counts) return true;
     seen.send_counts = seen.receive_counts = {};
@@ -362,12 +387,12 @@ class CollectiveExecution {
     if (!traits.exchanges_counts) return false;
     if (call.kind == CollectiveKind::scatter) return true;  // receive counts
     for (int r = 0; r < self.size; ++r)
-      if (control_.published(r, queue_, number_).line.has_counts) return true;
+      if (line_of(r).has_counts) return true;
     return false;
   }
   /// Reads the rest of a rank's call.
   void look_at_rest(int r) noexcept {
-    const CallDescriptor& post = control_.published(r, queue_, number_).rest;
+    const CallDescriptor& post = published_[r].rest;
     PeerView& seen = workspace.seen[static_cast<std::size_t>(r)];
     if (!seen.inlined) {
       seen.send = region_.at(post.send);
@@ -382,17 +407,19 @@ class CollectiveExecution {
     seen.send_counts = counts(post.has_send_counts, 0);
     seen.receive_counts = counts(post.has_receive_counts, 1);
   }
-  [[nodiscard]] std::size_t staging_share() const noexcept {
-    return control_.extent().staging_bytes / static_cast<std::size_t>(self.size) / alignment_bytes * alignment_bytes;
+  /// Returns the most bytes to each destination in one round.
+  [[nodiscard]] std::size_t round_bytes() const noexcept {
+    const std::size_t whole = control_.extent().staging_bytes;
+    if (self.size == 2 && !traits.reduces) return std::min(whole / 2, pipelined_bytes);
+    return traits.blockwise ? whole / static_cast<std::size_t>(self.size) / alignment_bytes * alignment_bytes : whole;
   }
 
   SharedRegion& region_;
   const SharedLayout& control_;
   CallQueue queue_;
-  std::uint64_t number_ = 0;
+  std::uint64_t number_;
+  PublishedCalls published_;
   std::size_t chunk_ = 0;
-  const std::byte* own_send_ = nullptr;
-  std::byte* own_receive_ = nullptr;
   bool hidden_ = false;  ///< the other ranks cannot access this rank's data
   Transfer transfer_ = Transfer::in_slots;
 };

@@ -14,36 +14,36 @@ using KeptRequests = std::array<std::shared_ptr<MessageRequest>, 2>;
 /// Up to two messages of one call in flight: a send, a receive, or both.
 class Messages {
  public:
+  /// @param context  borrowed
   /// @param blocking  the caller waits for nothing else
-  Messages(SharedRegion& region, const calls::RankOf& self, const ErrorContext& context, KeptRequests& kept,
-           bool blocking) noexcept
-      : region_(region), self_(self), context_(context), kept_(kept), blocking_(blocking) {}
+  Messages(SharedRegion& region, const ErrorContext& context, KeptRequests& kept, bool blocking) noexcept
+      : region_(region), context_(context), kept_(kept), blocking_(blocking) {}
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
   /// Withdraws the messages that have not been matched, and waits for those that another rank is copying.
   ~Messages() {
     for (auto& slot : requests_)
-      if (const auto request = std::exchange(slot, nullptr); request != nullptr && !region_.withdraw(*request))
+      if (auto* const request = std::exchange(slot, nullptr); request != nullptr && !region_.withdraw(*request))
         static_cast<void>(copied(*request));
   }
 
   /// @param exchanges  a receive follows, of a message with the same tag and header from the same rank
   void send(Span<const AnyElement> buffer, int to, int tag, std::uint64_t lengths, bool exchanges = false) {
-    auto request = described(buffer, self_.rank, to, tag, lengths);
-    request->source = buffer.bytes();
-    request->sends = true;
-    request->exchanges = exchanges;
-    post(std::move(request));
+    MessageRequest& request = described(buffer, context_.rank, to, tag, lengths);
+    request.source = buffer.bytes();
+    request.sends = true;
+    request.exchanges = exchanges;
+    post();
   }
   void receive(Span<AnyElement> buffer, int from, int tag, std::uint64_t lengths) {
-    auto request = described(buffer, from, self_.rank, tag, lengths);
-    request->target = buffer.bytes();
-    post(std::move(request));
+    MessageRequest& request = described(buffer, from, context_.rank, tag, lengths);
+    request.target = buffer.bytes();
+    post();
   }
 
   /// Returns whether every message has completed or cannot complete anymore.
   [[nodiscard]] bool test() noexcept {
-    for (const auto& request : requests_)
+    for (MessageRequest* const request : requests_)
       if (request != nullptr && !advance(*request) && !is_lost(*request)) return false;
     return true;
   }
@@ -51,7 +51,7 @@ class Messages {
   void wait() {
     std::exception_ptr error;
     for (auto& slot : requests_) {
-      const auto request = std::exchange(slot, nullptr);
+      auto* const request = std::exchange(slot, nullptr);
       if (request == nullptr) continue;
       try {
         meet(*request);
@@ -63,31 +63,28 @@ class Messages {
   }
 
  private:
-  std::shared_ptr<MessageRequest> described(Span<const AnyElement> buffer, int from, int to, int tag,
-                                            std::uint64_t lengths) const {
-    auto request = idle();
-    request->header = MessageHeader::of(buffer, lengths);
-    request->bytes = buffer.size_bytes();
-    request->from = from;
-    request->to = to;
-    request->tag = tag;
-    request->blocking = blocking_;
+  MessageRequest& described(Span<const AnyElement> buffer, int from, int to, int tag, std::uint64_t lengths) const {
+    auto& kept = kept_[count_];
+    if (kept == nullptr) kept = std::make_shared<MessageRequest>();
+    MessageRequest& request = *kept;
+    request.clear();
+    request.header = MessageHeader::of(buffer, lengths);
+    request.bytes = buffer.size_bytes();
+    request.from = from;
+    request.to = to;
+    request.tag = tag;
+    request.blocking = blocking_;
     return request;
   }
-  [[nodiscard]] std::shared_ptr<MessageRequest> idle() const {
-    auto& kept = kept_[count_];
-    if (kept == nullptr || kept.use_count() != 1) return kept = std::make_shared<MessageRequest>();
-    kept->clear();
-    return kept;
-  }
-  void post(std::shared_ptr<MessageRequest> request) {
-    region_.post(request, context_);
-    requests_[count_++] = std::move(request);  // a message that could not be posted is not waited for
+  void post() {
+    region_.post(kept_[count_], context_);
+    requests_[count_] = kept_[count_].get();  // a message that could not be posted is not waited for
+    ++count_;
   }
   /// Completes this side of a message if it can be completed; returns whether it is complete.
   [[nodiscard]] bool advance(MessageRequest& message) noexcept {
     // The other rank is in the same exchange if what it sent in one was received here: it awaits this message.
-    MessageRequest* const received = message.exchanges ? requests_[1].get() : nullptr;
+    MessageRequest* const received = message.exchanges ? requests_[1] : nullptr;
     if (received != nullptr && region_.advance(*received) && received->exchanged && !received->mismatch &&
         region_.complete_locally(message))
       return true;
@@ -123,7 +120,7 @@ class Messages {
       warning(context_, overdue);
       return region_.revoked() || region_.has_left(other) || dead || (dead = probe.died(region_, other));
     };
-    const auto end = detail::wait_until(region_.deadline(), done, stopped, region_.sleep_for_message(self_.rank));
+    const auto end = detail::wait_until(region_.deadline(), done, stopped, region_.sleep_for_message(context_.rank));
     if (end != detail::WaitEnd::ready) {
       if (region_.withdraw(message)) {
         if (end == detail::WaitEnd::stopped) region_.throw_stopped(other, context_);
@@ -137,11 +134,10 @@ class Messages {
   }
 
   SharedRegion& region_;
-  calls::RankOf self_;
-  ErrorContext context_;
+  const ErrorContext& context_;
   KeptRequests& kept_;
   bool blocking_;
-  std::array<std::shared_ptr<MessageRequest>, 2> requests_;
+  std::array<MessageRequest*, 2> requests_{};
   std::size_t count_ = 0;
   SharedRegion::LivenessProbe probe_;
 };

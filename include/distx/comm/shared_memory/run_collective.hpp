@@ -74,28 +74,23 @@ inline void run_among_ranks(SharedRegion& region, CallQueue queue, const Call<Ho
   await_reuse(region, queue, self.rank, number, workspace, context);
   x.publish();
   std::uint64_t step = step_of(number, 0);
-  const auto check = [&](int other) { check_consistency(region, queue, self.rank, other, number, number, context); };
+  const auto check = [&](int other) {
+    if (x.line_of(other).history.load(std::memory_order_acquire) != workspace.history) [[unlikely]]
+      check_consistency(region, queue, self.rank, other, number, number, context);
+  };
   if (region.control().has_tree()) {
     region.arrive(queue, self.rank, step, context);
   } else {
     region.take_step(queue, self.rank, step);
-    const auto published = [&](int other) {
-      return region.control().published(other, queue, number).line.step.load(std::memory_order_acquire) >= step;
-    };
-    if (x.is_done()) {
-      detail::check_own_block(call, workspace.seen, self.rank, context);
-      return detail::complete_inlined(call, self, workspace.seen, workspace.sources);
-    }
+    const auto published = [&](int other) { return x.line_of(other).step.load(std::memory_order_acquire) >= step; };
+    if (x.is_done()) return x.take_from_root(context);
     x.take_next_lines();
     if (x.traits.root_sends && region.control().has_ranks_ahead() && self.rank != call.root) {
       const bool behind =
           region.await(queue, self.rank, step, context, [&](int r) { return r == call.root; }, published);
       if (behind) x.prefetch_next(call.root);
       check(call.root);
-      if (x.look_at_root()) {
-        detail::check_own_block(call, workspace.seen, self.rank, context);
-        return detail::complete_inlined(call, self, workspace.seen, workspace.sources);
-      }
+      if (x.look_at_root()) return x.take_from_root(context);
     }
     const bool behind = region.await(queue, self.rank, step, context, AllRanks{}, published);
     if (x.traits.rooted && behind)
@@ -105,7 +100,7 @@ inline void run_among_ranks(SharedRegion& region, CallQueue queue, const Call<Ho
   for (int other = 0; other < self.size; ++other) check(other);
   workspace.finished = number - 1;
   x.look();
-  detail::check_blocks(call, workspace.seen, context);
+  if (x.traits.exchanges_counts) detail::check_blocks(call, workspace.seen, context);
   if (x.all_inlined()) return detail::complete_inlined(call, self, workspace.seen, workspace.sources);
   const auto arrive = [&] {
     region.arrive(queue, self.rank, ++step, context, [&](int r) { return x.joins_rounds(r); });

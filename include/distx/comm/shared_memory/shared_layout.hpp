@@ -117,6 +117,14 @@ static_assert(sizeof(PublishedCall) == 4 * alignment_bytes, "the rest of a call 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
               "ranks that are processes share these");
 
+/// The calls of all ranks in one queue that have the same number.
+struct PublishedCalls {
+  PublishedCall* first;
+  std::size_t stride;
+
+  [[nodiscard]] PublishedCall& operator[](int r) const noexcept { return first[static_cast<std::size_t>(r) * stride]; }
+};
+
 /// The bytes per rank for small data, for one round of staging, and for messages; and per pair of ranks for a message.
 struct Extent {
   std::size_t inline_bytes = 0;
@@ -196,8 +204,11 @@ class SharedLayout {
     return rank(r).channels[static_cast<std::size_t>(queue)];
   }
   [[nodiscard]] PublishedCall& published(int r, CallQueue queue, std::uint64_t call) const noexcept {
-    std::byte* const place = base_ + published_ + in_ring(r, queue, call) * sizeof(PublishedCall);
-    return *std::launder(reinterpret_cast<PublishedCall*>(place));
+    return published(queue, call)[r];
+  }
+  [[nodiscard]] PublishedCalls published(CallQueue queue, std::uint64_t call) const noexcept {
+    std::byte* const first = base_ + published_ + in_ring(0, queue, call) * sizeof(PublishedCall);
+    return {std::launder(reinterpret_cast<PublishedCall*>(first)), 2 * ring_};
   }
   /// Returns one count per rank: sent (side 0) or received (side 1).
   [[nodiscard]] std::size_t* row(int r, CallQueue queue, std::uint64_t call, std::size_t side) const noexcept {

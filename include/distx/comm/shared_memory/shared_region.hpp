@@ -156,11 +156,14 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   template <class Joins, class There>
   bool await(CallQueue queue, int rank, std::uint64_t step, const ErrorContext& context, Joins&& joins, There&& there) {
     // Ranks that take turns on a core arrive in turn: a rank that waits for the one before it first sleeps only once.
-    int passed = 0;
-    const auto awaited = [&] { return (rank + size() - 1 - passed) % size(); };
+    int passed = rank;
+    const auto awaited = [&] { return (passed == 0 ? size() : passed) - 1; };
     const auto all = [&] {
-      while (passed + 1 < size() && (!joins(awaited()) || there(awaited()))) ++passed;
-      return passed + 1 >= size();
+      for (int other = awaited(); other != rank; other = awaited()) {
+        if (joins(other) && !there(other)) return false;
+        passed = other;
+      }
+      return true;
     };
     if (all()) return true;
     LivenessProbe look(probe_interval());

@@ -155,8 +155,8 @@ class FlightRecord {
   /// Overwrites the record; `describe(words)` sets all words of its call. Called by the ring's thread.
   /// @pre the call is labelled if there is a context
   template <class Describe>
-  void write(std::uint64_t number, const FlightContext* context, FlightProgress progress, std::int64_t now,
-             Describe&& describe) noexcept {
+  [[gnu::always_inline]] void write(std::uint64_t number, const FlightContext* context, FlightProgress progress,
+                                    std::int64_t now, Describe&& describe) noexcept {
     number_.store(0, std::memory_order_relaxed);
     describe(call_);
     if (context != nullptr) put_context(*context);
@@ -228,8 +228,8 @@ class FlightRing {
 
   /// Adds a record, over the oldest one; see FlightRecord::write. Called by the ring's thread.
   template <class Describe>
-  FlightRecord& add(const FlightContext* context, FlightProgress progress, std::int64_t now,
-                    Describe&& describe) noexcept {
+  [[gnu::always_inline]] FlightRecord& add(const FlightContext* context, FlightProgress progress, std::int64_t now,
+                                           Describe&& describe) noexcept {
     FlightRecord& record = *next_;
     next_ = next_ == &records_.back() ? records_.data() : next_ + 1;
     record.write(++number_, context, progress, now, describe);

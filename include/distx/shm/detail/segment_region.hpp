@@ -191,7 +191,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     if (!slots_with(mine.to).is_open(mine.cell)) return false;
     if (mailbox(mine).awaited.load(std::memory_order_acquire) != 0) return false;
     leave_slot(mine, false);
-    mine.finish();
+    mine.finish_here();
     return true;
   }
 
@@ -219,8 +219,9 @@ class SegmentRegion final : public shared_memory::SharedRegion {
  private:
   static constexpr std::size_t inline_bytes = 4096;
   static constexpr std::size_t least_staging_bytes = std::size_t{256} << 10;
-  /// Messages from this size on are copied directly between processes that may access each other.
-  static constexpr std::size_t least_direct_bytes = std::size_t{16} << 10;
+  /// Messages from this size on are copied directly between processes that may access each other; smaller ones take
+  /// less time through a buffer, which caches hold.
+  static constexpr std::size_t least_direct_bytes = std::size_t{1} << 20;
   /// On more ranks the slots, whose number grows with the square, would take too much memory.
   static constexpr int most_with_slots = 64;
   /// The state of the messages to and from another rank.
@@ -265,6 +266,8 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     mine.queued = Queued::in_slot;
     mine.cell = slots.index_of(*slot);
     mine.slot_word = other.slots.send(slots, *slot, mine.tag, mine.exchanges, mine.bytes).bits;
+    // The polls that follow would otherwise take the other rank's line before this message is out.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
     return true;
   }
   /// Receives the message in a slot, if this rank awaits no older one.
@@ -293,7 +296,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     slots_with(mine.from).receive(slots_of(mine), taken);
     slot.settle(!mine.mismatch);
     ring_for_message(mine.from);
-    mine.finish();
+    mine.finish_here();
   }
   /// Moves each message in a slot to the cell of the oldest receive that awaits it, if there is one: the two were
   /// posted at the same time. Called by either rank. @pre the lock is held
@@ -336,7 +339,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     mine.mismatch = state == SlotWord::mismatch;
     mine.other = slot.other;
     leave_slot(mine, true);
-    mine.finish();
+    mine.finish_here();
     return true;
   }
   /// @param settled  whether the other rank needs the message no more
@@ -448,7 +451,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
       mine.other = cell.header;
       cell.other = mine.header;
       settle(mine, cell, Cell::mismatch);
-      return mine.finish();
+      return mine.finish_here();
     }
     try {
       transfer(mine, cell, context);
@@ -457,7 +460,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
       throw;
     }
     settle(mine, cell, Cell::done);
-    mine.finish();
+    mine.finish_here();
   }
 
   std::shared_ptr<SharedSegment> segment_;
