@@ -10,6 +10,7 @@ namespace distx::inline DISTX_ABI {
 struct NoOptimizer {
   static constexpr std::size_t states = 0;
 
+  /// The numbers of a step: none.
   template <class T>
   struct Coefficients {};
 
