@@ -1,4 +1,4 @@
-// expect: distx::Parameter: the element type must be float, double, bfloat16 or float16
+// expect: distx::Parameter: the element type must be float, double, bfloat16, float16 or AnyElement
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 
