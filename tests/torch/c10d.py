@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import traceback
@@ -288,6 +289,9 @@ def main():
         import torch  # noqa: F401
     except ImportError as error:
         print(f"skipped: {error}")
+        return 77
+    if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
+        print("skipped: Python's headers are absent; install python3-dev")
         return 77
     with tempfile.TemporaryDirectory() as folder:
         return run(options, os.path.abspath(options.build or folder))
