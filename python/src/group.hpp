@@ -15,11 +15,6 @@
 
 namespace distx_torch {
 
-using distx::AnyElement;
-using distx::Span;
-using std::chrono::milliseconds;
-using Tensors = std::vector<at::Tensor>;
-
 /// c10d's store as a KeyValueStore.
 struct TorchStore {
   c10::intrusive_ptr<c10d::Store> store;
@@ -70,11 +65,11 @@ class SentTags {
 
 /// A point-to-point message in flight.
 struct Message {
-  at::Tensor tensor, staging;
-  distx::Pending<> pending;
+  at::Tensor tensor{}, staging{};
+  distx::Pending<> pending{};
   bool sends = false, started = false, done = false;
   int peer = -1, tag = 0;  // peer: -1 until a rank has sent to a receive from any
-  std::exception_ptr error;
+  std::exception_ptr error{};
 };
 
 /// What the handles of one process group share: a communicator for collectives, one for messages, and the thread that
@@ -102,7 +97,7 @@ struct Group {
 
  private:
   bool test_locked(Message& message);
-  void add(const std::shared_ptr<Message>& message);
+  std::shared_ptr<Message> post(Message message);
 
   std::mutex turn_, message_mutex_;
   SentTags sent_tags_;
@@ -180,34 +175,22 @@ inline void Group::run(const std::function<void()>& calls) {
   const std::lock_guard lock(turn_);
   calls();
 }
-inline void Group::add(const std::shared_ptr<Message>& message) {
+inline std::shared_ptr<Message> Group::post(Message message) {
+  const auto posted = std::make_shared<Message>(std::move(message));
+  test_locked(*posted);
   in_flight_.remove_if([this](const auto& other) { return test_locked(*other); });
-  in_flight_.push_back(message);
+  in_flight_.push_back(posted);
+  return posted;
 }
 inline std::shared_ptr<Message> Group::send(const at::Tensor& tensor, int to, int tag) {
-  auto message = std::make_shared<Message>();
-  message->tensor = tensor;
-  message->staging = packed(tensor);
-  message->sends = true;
-  message->peer = to;
-  message->tag = tag;
   const std::lock_guard lock(message_mutex_);
   if (to >= 0 && to < size) sent_tags_.add(to, tag, timeout);
-  test_locked(*message);
-  add(message);
-  return message;
+  return post({.tensor = tensor, .staging = packed(tensor), .sends = true, .peer = to, .tag = tag});
 }
 inline std::shared_ptr<Message> Group::receive(const at::Tensor& tensor, int from, int tag) {
-  auto message = std::make_shared<Message>();
-  message->tensor = tensor;
-  message->staging = room_for(tensor);
-  message->peer = from;
-  message->tag = tag;
   const std::lock_guard lock(message_mutex_);
   if (from >= 0 && from < size) sent_tags_.receive(from, tag);
-  test_locked(*message);
-  add(message);
-  return message;
+  return post({.tensor = tensor, .staging = room_for(tensor), .peer = from, .tag = tag});
 }
 inline bool Group::test(Message& message) {
   const std::lock_guard lock(message_mutex_);

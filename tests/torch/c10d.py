@@ -11,6 +11,7 @@ processes and a process group of their own.
 import argparse
 import functools
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -198,7 +199,7 @@ class Own:
 
 
 def run_rank(module, suite, name, backend, rank, ranks, folder):
-    """Runs one test on one rank, in a process of its own; its status is that of PyTorch's own runner."""
+    """Runs one test on one rank, in a separate process, which ends with the status of PyTorch's runner."""
     import unittest
     from datetime import timedelta
     import torch.distributed as dist
@@ -254,17 +255,19 @@ def run_test(module, suite, name, backend, ranks):
                 finally:
                     os._exit(status if isinstance(status, int) else 1)
             children[pid] = rank
-        statuses, end = {}, time.monotonic() + LIMIT
-        while len(statuses) < ranks:
-            for pid in set(children) - set(statuses):
-                done, status = os.waitpid(pid, os.WNOHANG)
-                if done:
-                    statuses[pid] = os.waitstatus_to_exitcode(status)
-            if time.monotonic() > end:
-                for pid in set(children) - set(statuses):
-                    os.kill(pid, signal.SIGKILL)
-                end += LIMIT
-            time.sleep(0.005)
+        statuses = {}
+        ended = {os.pidfd_open(pid): pid for pid in children}
+        end = time.monotonic() + LIMIT
+        while ended:
+            ready, _, _ = select.select(list(ended), [], [], max(0, end - time.monotonic()))
+            if not ready:
+                for descriptor in ended:
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                end = time.monotonic() + LIMIT
+            for descriptor in ready:
+                pid = ended.pop(descriptor)
+                statuses[pid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                os.close(descriptor)
         printed = ""
         for rank in range(ranks):
             with open(os.path.join(folder, f"log{rank}"), errors="replace") as log:

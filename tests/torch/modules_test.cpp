@@ -487,6 +487,56 @@ TEST_CASE("a deferred layer begins with the values of one that is not") {
   for (const int stage : stages) CHECK(sums(stage) == sums(stage, distx_torch::deferred));
 }
 
+TEST_CASE("a deferred layer is made once: another training continues from its trained values") {
+  struct Net2 : nn::Module {
+    Sharded<nn::Linear> a = register_module("a", Sharded<nn::Linear>(distx_torch::deferred, 8, 8));
+    Sharded<Tied> b = register_module("b", Sharded<Tied>((*a)->weight));
+    at::Tensor forward(const at::Tensor& x) { return b->forward(torch::tanh(a->forward(x))); }
+  };
+  for (const int stage : stages)
+    on_ranks(2, [&](distx::ThreadCommunicator& comm) {
+      CAPTURE(stage);
+      const auto module = made<Net2>(5);
+      const auto sum = [&](auto& training) {
+        const auto whole = training.unshard();
+        return (*module->a)->weight.sin().sum().template item<double>();
+      };
+      double trained = 0;
+      {
+        Training<> training(*module, comm, distx::SGD{}, {.stage = stage});
+        CHECK((*module->a).weights()->remade == nullptr);
+        const double first = sum(training);
+        train(training, *module, comm, 2);
+        trained = sum(training);
+        CHECK(trained != first);
+        training.release();
+      }
+      Training<> again(*module, comm, distx::SGD{}, {.stage = stage});
+      CHECK(sum(again) == trained);
+    });
+  on_ranks(1, [](distx::ThreadCommunicator& comm) {  // the module itself is such a layer
+    Sharded<nn::Linear> module(distx_torch::deferred, 4, 2);
+    Training<> training(*module, comm, distx::SGD{}, {.stage = 3});
+    CHECK(training.state().arrays[0].name == "weight");
+    const auto whole = training.unshard();
+    CHECK((*module)->weight.abs().sum().item<double>() > 0);
+  });
+}
+
+TEST_CASE("options_of gives each parameter its options by name") {
+  on_ranks(1, [](distx::ThreadCommunicator& comm) {
+    const auto module = made<Plain>(5);
+    const auto frozen_by_rate = [](const std::string& name, const at::Tensor&) {
+      return distx::ParameterOptions{.group = {.learning_rate_scale = name == "a.bias" ? 0.0 : 1.0}};
+    };
+    Training<> training(*module, comm, distx::SGD{}, {.stage = 1}, {.options_of = frozen_by_rate});
+    const at::Tensor bias = (*module->a)->bias.detach().clone(), weight = (*module->a)->weight.detach().clone();
+    train(training, *module, comm, 1);
+    CHECK((*module->a)->bias.equal(bias));
+    CHECK_FALSE((*module->a)->weight.equal(weight));
+  });
+}
+
 TEST_CASE("the state has the module's names and shapes") {
   on_ranks(2, [&](distx::ThreadCommunicator& comm) {
     struct Images : nn::Module {

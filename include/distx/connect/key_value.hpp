@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <concepts>
+#include <cstring>
 #include <optional>
 #include <string>
 

@@ -28,12 +28,9 @@ class WithWholeWeights : public ShardedModule {
   /// Frees the memory of a layer's weights until a training makes it once more, with the same random numbers.
   template <class M>
   void defer(M& layer, const at::Tensor& random, std::function<M()> make) {
-    for (const auto& item : layer->named_parameters()) {
-      auto* const storage = item.value().storage().unsafeGetStorageImpl();
-      storage->set_data_ptr_noswap({nullptr, at::kCPU});
-      storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
-          "distx: '" + item.key() + "' of a deferred layer has no values before a DataParallel of its module is made");
-    }
+    for (const auto& item : layer->named_parameters())
+      withhold(item.value(),
+               "'" + item.key() + "' of a deferred layer has no values before a DataParallel of its module is made");
     weights()->remake = [random, make = std::move(make)]() -> std::shared_ptr<torch::nn::Module> {
       const WithRandomState same(random);
       return make().ptr();

@@ -37,6 +37,13 @@ inline constexpr std::pair<at::ScalarType, distx::ElementType> element_types[] =
   throw distx::InvalidArgument(what, {.operation = operation});
 }
 
+/// Frees the memory of a tensor's storage, and makes every access to its values an error of LibTorch's.
+inline void withhold(const at::Tensor& tensor, const std::string& message) {
+  auto* const storage = tensor.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap({nullptr, at::kCPU});
+  storage->release_data_and_set_meta_custom_data_ptr_error_msg_("distx: " + message);
+}
+
 }  // namespace detail
 
 /// Returns distx's name of an element type; bool is u8.
@@ -91,7 +98,7 @@ template <class T>
 ///
 /// @param shape  row-major; {size} without it
 /// @param owner  is kept alive as long as the tensor's storage; without one, the memory must outlive the tensor
-/// @throws distx::InvalidArgument unless the shape has as many elements as the span
+/// @throws distx::InvalidArgument if the numbers of elements of shape and span differ
 [[nodiscard]] inline at::Tensor tensor_over(distx::Span<distx::AnyElement> elements,
                                             std::optional<at::IntArrayRef> shape = std::nullopt,
                                             std::shared_ptr<const void> owner = nullptr) {

@@ -5,7 +5,6 @@
 #include <torch/nn/module.h>
 
 #include <functional>
-#include <map>
 #include <set>
 #include <vector>
 
@@ -52,10 +51,10 @@ struct LayerWeights {
   std::size_t trained = 0;  ///< of them
   std::size_t missing = 0;  ///< gradients of the backward pass for which they are whole
   std::optional<Whole> backward{};
-  /// Makes the layer once more, with the same values; null unless it is deferred.
+  /// Makes the layer once more, with the same values; null unless it is deferred, and once a training has these.
   std::function<std::shared_ptr<torch::nn::Module>()> remake{};
   std::shared_ptr<torch::nn::Module> remade{};
-  std::size_t unread = 0;  ///< values of that copy that are needed
+  std::size_t unread = 0;  ///< parameters that are to be read from it
 
   [[nodiscard]] Whole open() const { return training == nullptr ? Whole() : training->unshard_layer(parameters); }
   void begin_backward() {
@@ -105,6 +104,7 @@ class ModuleParameters {
       if (slot == nullptr || layer == nullptr) continue;
       layer->parameters.push_back(slot->parameter.get());
       layer->trained += slot->parameter->options().trainable ? 1 : 0;
+      if (slot->layers.empty()) ++layer->unread;
       slot->layers.push_back(layer);
     }
   }
@@ -158,14 +158,11 @@ class ModuleParameters {
 
     /// Puts the tensor's storage over other memory, or makes every access an error.
     void place(distx::Span<distx::AnyElement> values) const {
+      if (values.empty())
+        return withhold(tensor, "'" + parameter->name() +
+                                    "' is held in shards; use it in its Sharded layer, or in the scope of "
+                                    "training.unshard()");
       auto* const storage = tensor.storage().unsafeGetStorageImpl();
-      if (values.empty()) {
-        storage->set_data_ptr_noswap({nullptr, at::kCPU});
-        storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
-            "distx: '" + parameter->name() +
-            "' is held in shards; use it in its Sharded layer, or in the scope of training.unshard()");
-        return;
-      }
       storage->clear_data_ptr_access_error_msg_();
       using Owner = std::shared_ptr<Parameter>;
       const auto release = [](void* owner) { delete static_cast<Owner*>(owner); };
@@ -266,12 +263,12 @@ class ModuleParameters {
       copy.copy_(slot.tensor.detach());
       return slot.place({});
     }
-    if (layer->remade == nullptr) {
-      layer->remade = layer->remake();
-      layer->unread = layer->parameters.size();
-    }
-    copy.copy_(layer->remade->named_parameters()[slot.key.substr(layer->name.size() + 7)].detach());
-    if (--layer->unread == 0) layer->remade = nullptr;
+    if (layer->remade == nullptr) layer->remade = layer->remake();
+    const std::string of_layer = layer->name.empty() ? "layer." : layer->name + ".layer.";
+    copy.copy_(layer->remade->named_parameters()[slot.key.substr(of_layer.size())].detach());
+    if (--layer->unread > 0) return;
+    layer->remade = nullptr;
+    layer->remake = nullptr;
   }
   void add_buffer(const std::string& name, const at::Tensor& buffer) {
     const auto values = span_of(buffer);
