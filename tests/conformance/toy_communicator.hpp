@@ -149,7 +149,7 @@ class Backend {
     auto& sides = board_->queues[queue];
     auto& mine = sides[static_cast<std::size_t>(self_.rank)];
     mine.call = fingerprint(call);
-    mine.view = detail::own_view(call, self_.rank);
+    detail::view_own_call(mine.view, call, self_.rank);
     const auto sent = detail::sends(call, self_.rank) ? mine.view.send_count * detail::element_width(call) : 0;
     mine.operand.assign(mine.view.send, mine.view.send + sent);
     mine.view.send = mine.operand.data();  // a copy, because an in-place call overwrites the original

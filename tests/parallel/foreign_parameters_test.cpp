@@ -11,7 +11,7 @@ namespace {
 using Any = distx::Span<distx::AnyElement>;
 using Foreign = distx::Parameter<distx::AnyElement>;
 
-constexpr std::size_t sizes[] = {33, 5, 120};
+constexpr std::size_t lengths[] = {33, 5, 120};
 constexpr distx::ElementType types[] = {distx::ElementType::f32, distx::ElementType::f64, distx::ElementType::bf16};
 
 template <class T>
@@ -50,7 +50,7 @@ template <class Ready>
 std::vector<std::vector<std::byte>> train(distx::ThreadCommunicator& comm, int stage, Ready&& ready) {
   std::vector<Foreign> model;
   for (std::size_t i = 0; i < 3; ++i)
-    model.emplace_back(name(i), types[i], sizes[i], [i](Any values) { write(values, static_cast<double>(i)); });
+    model.emplace_back(name(i), types[i], lengths[i], [i](Any values) { write(values, static_cast<double>(i)); });
   stages::Training training(comm, model, distx::AdamW{}, {.stage = stage});
   for (int step = 0; step < 3; ++step) {
     for (std::size_t i = 3; i-- > 0;) ready(training, model[i], i, 0.25 * (step + 1) * (comm.rank() + 1));
@@ -65,9 +65,9 @@ std::vector<std::vector<std::byte>> train(distx::ThreadCommunicator& comm, int s
 
 TEST_CASE("parameters of run-time types, and gradients that are added, train to the bits of typed ones") {
   toy::on_ranks(2, [](distx::ThreadCommunicator& comm) {
-    distx::Parameter<float> a(name(0), sizes[0], [](distx::Span<float> v) { write<float>(v, 0); });
-    distx::Parameter<double> b(name(1), sizes[1], [](distx::Span<double> v) { write<double>(v, 1); });
-    distx::Parameter<distx::bfloat16> c(name(2), sizes[2], [](auto v) { write<distx::bfloat16>(v, 2); });
+    distx::Parameter<float> a(name(0), lengths[0], [](distx::Span<float> v) { write<float>(v, 0); });
+    distx::Parameter<double> b(name(1), lengths[1], [](distx::Span<double> v) { write<double>(v, 1); });
+    distx::Parameter<distx::bfloat16> c(name(2), lengths[2], [](auto v) { write<distx::bfloat16>(v, 2); });
     distx::ParameterList<> list;
     distx::DataParallel<> typed(comm, list.add(a).add(b).add(c), distx::AdamW{});
     for (int step = 0; step < 3; ++step) {
@@ -86,7 +86,7 @@ TEST_CASE("parameters of run-time types, and gradients that are added, train to 
               training.ready(parameter);
             }) == expected);
       CHECK(train(comm, stage, [](auto& training, const Foreign& parameter, std::size_t i, double first) {
-              Outside gradient(sizes[i], types[i]), rest(sizes[i], types[i]);
+              Outside gradient(lengths[i], types[i]), rest(lengths[i], types[i]);
               write(gradient.span, first);
               training.add_gradient(parameter, gradient.span);
               training.add_gradient(parameter, rest.span);  // of zeros: a second one is added
