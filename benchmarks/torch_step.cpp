@@ -106,7 +106,7 @@ int main(int argc, char** argv) {
   using Clock = std::chrono::steady_clock;
   auto connector = distx::connect(argc, argv);
   distx::ShmCommunicator comm(connector);
-  const int rounds = argc > 1 ? std::stoi(argv[1]) : 3, steps = argc > 2 ? std::stoi(argv[2]) : 5;
+  const int rounds = argc > 1 ? std::stoi(argv[1]) : 5, steps = argc > 2 ? std::stoi(argv[2]) : 20;
   at::set_num_threads(1);
   std::vector<Way> ways;
   add_ways<MlpImpl>("mlp", comm, ways);

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Times training steps of LibTorch modules by distx in turn with PyTorch's DistributedDataParallel on Gloo.
+"""Times training steps of LibTorch modules by distx in turn with PyTorch's DistributedDataParallel, on Gloo and on distx.
 
-    benchmarks/torch_step.py BUILD [--alternations 3] [--rounds 10] [--steps 5]
+    benchmarks/torch_step.py BUILD [--alternations 5] [--rounds 5] [--steps 20]
 
-Needs PyTorch, and build/benchmarks/torch_step (-Dlibtorch=…). Two ranks of one thread each. In each alternation the C++
-program runs, then Python; inside each, all ways take turns. Prints the median of each alternation in milliseconds, and the
-ratio of its median to that of the same language's model alone.
+Needs PyTorch, BUILD/benchmarks/torch_step (-Dlibtorch=…) and the extension of python/ in BUILD/tests/torch/c10d, where its
+test builds it. Two ranks of one thread each. In each alternation the C++ program runs, then Python; inside each, all ways
+take turns of so many steps. Prints the median of each alternation in milliseconds, and the ratio of their median to that of the
+same language's model alone.
 """
 import argparse
 import collections
@@ -25,6 +26,7 @@ def train(rank, ranks, store, rounds, steps):
     import torch.distributed as dist
     import torch.nn as nn
     import torch.nn.functional as F
+    import distx_torch  # noqa: F401 (registers the backend)
 
     class Block(nn.Module):
         def __init__(self, width=128):
@@ -59,12 +61,14 @@ def train(rank, ranks, store, rounds, steps):
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
     models = {"mlp": (mlp, torch.rand(64, 784) * 2 - 1, torch.arange(64) * 7 % 10),
               "gpt": (Gpt, torch.randint(256, (4, 64)), torch.randint(256, (256,)))}
+    groups = {"gloo": None, "gloo-views": None, "distx": dist.new_group(backend="cpu:distx")}
     ways = []
     for name, (make, x, y) in models.items():
-        for way in ("alone", "ddp", "ddp-views"):
+        for way in ("alone", *groups):
             module = make()
             if way != "alone":
-                module = nn.parallel.DistributedDataParallel(module, gradient_as_bucket_view=way == "ddp-views")
+                views = way != "gloo"
+                module = nn.parallel.DistributedDataParallel(module, process_group=groups[way], gradient_as_bucket_view=views)
             optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
             ways.append((f"{name} python-{way}", module, optimizer, x, y))
     for turn in range(rounds + 1):
@@ -89,12 +93,13 @@ def lines_of(command):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build")
-    parser.add_argument("--alternations", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--alternations", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rank", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank:
+        sys.path.insert(0, os.path.join(options.build, "tests", "torch", "c10d"))
         return train(int(options.rank[0]), 2, options.rank[1], options.rounds, options.steps)
     medians = collections.defaultdict(list)
     counts = [str(options.rounds), str(options.steps)]
