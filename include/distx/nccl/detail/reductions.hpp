@@ -134,10 +134,8 @@ inline void issue(CommStream& ch, const calls::Call<Cuda>& c) {
       return issue_scatter(ch, c, where);
     case barrier:
       return issue_barrier(ch, where);
-    case send:
-    case receive:
-    case send_receive:
-      break;
+    default:
+      throw InvalidArgument("NCCL communicators do not make this call", where);
   }
 }
 
