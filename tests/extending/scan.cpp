@@ -29,7 +29,8 @@ int check(const char* name, const Backend& backend) {
     conformance::Float8Reductions{}(comm, findings);
     if (comm.rank() == 0) ranks = comm.size();
   });
-  if (ranks > 0) std::printf("%s, at most %d ranks: %s\n", name, ranks, report.empty() ? "passed" : report.text().c_str());
+  if (ranks > 0)
+    std::printf("%s, at most %d ranks: %s\n", name, ranks, report.empty() ? "passed" : report.text().c_str());
   return report.empty() ? 0 : 1;
 }
 
@@ -44,13 +45,16 @@ Backend hierarchical() {
             distx::spawn(distx::threads(3, std::chrono::minutes(4)), [&](ThreadConnector& connector) {
               test::MadeUpMachines made_up(connector, "011");
               using Threads = distx::ThreadCommunicator;
-              body([&](Timeout deadline) { return Backend::Any(distx::Hierarchical<Threads, Threads>(made_up, deadline)); });
+              body([&](Timeout deadline) {
+                return Backend::Any(distx::Hierarchical<Threads, Threads>(made_up, deadline));
+              });
             });
           }};
 }
 
 Backend of_processes(auto make) {
-  return {true, false, [make](const auto& body) { body([&](Timeout deadline) { return Backend::Any(make(deadline)); }); }};
+  return {true, false,
+          [make](const auto& body) { body([&](Timeout deadline) { return Backend::Any(make(deadline)); }); }};
 }
 
 }  // namespace
@@ -61,8 +65,9 @@ int main(int argc, char** argv) {
                    distx::SelfConnector self;
                    return distx::SerialCommunicator(self, deadline);
                  })) +
-           check("threads", of_threads<distx::ThreadCommunicator>()) + check("shm", of_threads<distx::ShmCommunicator>()) +
-           check("gloo", of_threads<distx::GlooCommunicator>()) + check("hierarchical", hierarchical());
+           check("threads", of_threads<distx::ThreadCommunicator>()) +
+           check("shm", of_threads<distx::ShmCommunicator>()) + check("gloo", of_threads<distx::GlooCommunicator>()) +
+           check("hierarchical", hierarchical());
   distx::MpiConnector world(argc, argv);
   const auto mpi = [&](distx::MpiCollectives collectives) {
     return of_processes([&world, collectives](Timeout deadline) {

@@ -48,7 +48,8 @@ class MessageCollectives {
 
   /// Makes call number `number`. Collective.
   template <class Wait>
-  void run(const Call<Host>& call, std::uint64_t number, const ErrorContext& context, Wait&& wait) {
+  [[gnu::always_inline]] void run(const Call<Host>& call, std::uint64_t number, const ErrorContext& context,
+                                  Wait&& wait) {
     if (!join(call, number, context, wait)) transfer(call, number, context, wait);
   }
   /// Waits until every rank has joined the call, and compares; returns whether the call is complete.
