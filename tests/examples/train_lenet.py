@@ -71,6 +71,7 @@ def starts(how, pmix):
     }
     if "mpi" in how:
         launches["mpirun"] = [MPIRUN, "2"]
+        launches["mpirun on hosts"] = [MPIRUN, "2", "-host", "localhost:2"]  # Open MPI's -H
     if pmix:
         launches["mpirun by PMIx"] = [MPIRUN, "2", "env", "DISTX_CONNECT=pmix://"]
     if shutil.which("torchrun"):
