@@ -45,6 +45,7 @@ MODULES = {
     "parallel": TALK + ("tensor", "optim"),
     "data": TALK,
     "data/file": BASE,
+    "dlpack": ("core",),
 }
 # vendor module: the beginnings of the foreign headers that only this module may include
 VENDORS = {

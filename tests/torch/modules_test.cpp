@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Modules of LibTorch that distx trains, on threads as ranks.
+#include <ATen/DLConvertor.h>
 #include <c10/core/CPUAllocator.h>
 #include <torch/torch.h>
 #undef CHECK  // LibTorch's logging has one as well
@@ -10,6 +11,7 @@
 #include <cstring>
 #include <mutex>
 
+#include <distx/dlpack.hpp>
 #include <distx/threads.hpp>
 #include <distx/torch.hpp>
 
@@ -597,6 +599,17 @@ TEST_CASE("collectives take a tensor's memory, and tensors are made over distx's
   CHECK(tensor.sum().item<float>() == 12);
   tensor.reset();
   CHECK(alive.expired());
+}
+
+TEST_CASE("DLPack passes tensors of LibTorch in and out in their own memory, by the structs of its header") {
+  const at::Tensor x = torch::arange(6, torch::kFloat).view({2, 3});
+  const auto imported = distx::dlpack::from_dlpack<float>(at::toDLPackVersioned(x));
+  CHECK(imported.span().data() == x.data_ptr());
+  const at::Tensor back = at::fromDLPackVersioned(
+      distx::dlpack::to_dlpack<DLManagedTensorVersioned>(imported.span(), imported.shape(), imported.owner())
+          .release());
+  CHECK(back.data_ptr() == x.data_ptr());
+  CHECK(torch::equal(back, x));
 }
 
 TEST_CASE("an exception of the backward pass reaches the caller with its type, and ends the step on all ranks") {
