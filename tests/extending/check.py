@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Adds a collective to a copy of the headers by scan.patch, and checks it on every backend of host memory.
+"""Adds a collective to a copy of the headers by a patch, and checks it on every backend of host memory.
 
-    tests/extending/check.py BUILD
+    tests/extending/check.py BUILD PROGRAM PATCH
 
 docs/extending.md names the files that a new collective touches. This exercise adds `scan`, the reduction of the operands of
 ranks 0 to r, and fails if it touches more than nine files, among them its case of the conformance suite.
@@ -23,8 +23,8 @@ MOST_FILES = 9
 
 
 def main():
-    build = sys.argv[1]
-    with open(os.path.join(HERE, "scan.patch"), encoding="utf-8") as text:
+    build, source, patch = sys.argv[1:]
+    with open(patch, encoding="utf-8") as text:
         touched = re.findall(r"^\+\+\+ b/(.+)$", text.read(), re.MULTILINE)
     print(f"a new collective touches {len(touched)} files: {', '.join(touched)}", flush=True)
     if len(touched) > MOST_FILES:
@@ -40,10 +40,10 @@ def main():
     with tempfile.TemporaryDirectory() as copy:
         for folder in ("include", "tests/conformance", "tests/comm"):
             shutil.copytree(os.path.join(compilers.ROOT, folder), os.path.join(copy, folder))
-        subprocess.run(["patch", "-p1", "-s", "-d", copy, "-i", os.path.join(HERE, "scan.patch")], check=True)
+        subprocess.run(["patch", "-p1", "-s", "-d", copy, "-i", os.path.abspath(patch)], check=True)
         program = os.path.join(copy, "scan")
         includes = [f"-I{copy}/include", f"-I{copy}/tests", f"-I{compilers.ROOT}/tests"]
-        command = [compiler, "-std=c++20", "-O0", "-w", *includes, os.path.join(HERE, "scan.cpp"), "-o", program, *flags]
+        command = [compiler, "-std=c++20", "-O0", "-w", *includes, source, "-o", program, *flags]
         subprocess.run(command, check=True)
         environment = dict({"DISTX_TEST_RANKS": "3"}, **os.environ)
         done = subprocess.run([program], env=environment, check=False).returncode
