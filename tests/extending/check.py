@@ -40,7 +40,7 @@ def main():
     with tempfile.TemporaryDirectory() as copy:
         for folder in ("include", "tests/conformance", "tests/comm"):
             shutil.copytree(os.path.join(compilers.ROOT, folder), os.path.join(copy, folder))
-        subprocess.run(["patch", "-p1", "-s", "-d", copy, "-i", os.path.abspath(patch)], check=True)
+        subprocess.run(["git", "-C", copy, "apply", os.path.abspath(patch)], check=True)
         program = os.path.join(copy, "scan")
         includes = [f"-I{copy}/include", f"-I{copy}/tests", f"-I{compilers.ROOT}/tests"]
         command = [compiler, "-std=c++20", "-O0", "-w", *includes, source, "-o", program, *flags]
