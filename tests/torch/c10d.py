@@ -10,6 +10,7 @@ processes and a process group of their own.
 """
 import argparse
 import functools
+import itertools
 import os
 import select
 import signal
@@ -36,6 +37,17 @@ class BackendName(str):
         return other == "gloo" or str.__eq__(self, other)
 
     __hash__ = str.__hash__
+
+
+def absent():
+    """Returns what the extension cannot be built without, or None."""
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        return str(error)
+    if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
+        return "Python's headers are absent; install python3-dev"
+    return None
 
 
 def build(folder):
@@ -168,34 +180,62 @@ class Own:
             if rank == 1:
                 aborted._get_backend(torch.device("cpu")).abort()
 
-    def test_distx_fsdp_and_tensors_on_a_mesh(self):
+    def test_distx_tensors_on_meshes(self):
         import torch
         import torch.distributed as dist
-        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+        ranks = dist.get_world_size()
+        whole = ranks * torch.arange(35.0).view(5, 7)  # of which a partial sum is a whole number
+
+        def check(tensor, placements):
+            self.assertEqual(tensor.placements, placements)
+            self.assertTrue(torch.equal(tensor.full_tensor(), whole), f"{placements} on {tensor.device_mesh}")
+
+        for mesh in meshes(ranks):
+            stored = list(itertools.product((Shard(0), Shard(1), Replicate()), repeat=mesh.ndim))
+            for before, after in itertools.product(stored, stored):
+                there = distribute_tensor(whole, mesh, before).redistribute(placements=after)
+                check(there, after)
+                check(there.redistribute(placements=before), before)
+            sums = (Partial(),) * mesh.ndim
+            for after in stored:
+                check(DTensor.from_local(whole / ranks, mesh, sums).redistribute(placements=after), after)
+                if Replicate() not in after:  # PyTorch has Partial from shards only
+                    there = distribute_tensor(whole, mesh, after).redistribute(placements=sums)
+                    check(there, sums)
+                    check(there.redistribute(placements=after), after)
+
+    def test_distx_sharded_training(self):
+        """FSDP2 on a mesh of one axis, and on one of replicas and shards, trains as one process on all batches does."""
+        import copy
+        import torch
+        import torch.distributed as dist
         from torch.distributed.fsdp import fully_shard
-        from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-        mesh = DeviceMesh("cpu", list(range(dist.get_world_size())))
-        full = torch.arange(35.0).view(5, 7)
-        there = distribute_tensor(full, mesh, [Shard(0)]).redistribute(placements=[Shard(1)])
-        self.assertEqual(there.redistribute(placements=[Replicate()]).to_local(), full)
-        losses = []
-        for sharded in (False, True):
+        ranks, rank = dist.get_world_size(), dist.get_rank()
+        for mesh in meshes(ranks):
             torch.manual_seed(3)
-            model = torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.ReLU(), torch.nn.Linear(9, 1)).double()
-            if sharded:
-                for layer in (model[0], model[2], model):
-                    fully_shard(layer, mesh=mesh)
-            else:
-                model = torch.nn.parallel.DistributedDataParallel(model)
-            optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-            for step in range(5):
-                optimizer.zero_grad()
-                inputs = torch.linspace(-1, 1, 12, dtype=torch.float64).view(2, 6) * (1 + step + dist.get_rank())
-                loss = model(inputs).square().mean()
-                loss.backward()
-                optimizer.step()
-                losses.append(loss.item())
-        self.assertEqual(losses[:5], losses[5:], atol=0, rtol=1e-12)
+            alone = torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.ReLU(), torch.nn.Linear(9, 1)).double()
+            sharded = copy.deepcopy(alone)
+            for layer in (sharded[0], sharded[2], sharded):
+                fully_shard(layer, mesh=mesh)
+            trainings = [(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)) for model in (alone, sharded)]
+            for _ in range(5):
+                batch = torch.randn(2 * ranks, 6, dtype=torch.float64)
+                for (model, optimizer), inputs in zip(trainings, (batch, batch[2 * rank:2 * rank + 2])):
+                    optimizer.zero_grad()
+                    model(inputs).square().mean().backward()
+                    optimizer.step()
+            weights = list(zip(sharded.parameters(), alone.parameters()))
+            self.assertLess(sum(there.to_local().numel() for there, _ in weights), sum(here.numel() for _, here in weights))
+            for there, here in weights:
+                self.assertEqual(there.full_tensor().detach(), here.detach(), atol=1e-14, rtol=1e-12)
+
+
+def meshes(ranks):
+    """All ranks on one axis and, of an even number, on two."""
+    from torch.distributed.device_mesh import init_device_mesh
+    return [init_device_mesh("cpu", shape, mesh_dim_names=("replicas", "shards")[-len(shape):])
+            for shape in [(ranks,), (ranks // 2, 2)][:2 - ranks % 2]]
 
 
 def run_rank(module, suite, name, backend, rank, ranks, folder):
@@ -288,13 +328,8 @@ def main():
     parser.add_argument("--backends", nargs="+", default=["distx", "gloo"])
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
-    try:
-        import torch  # noqa: F401
-    except ImportError as error:
-        print(f"skipped: {error}")
-        return 77
-    if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
-        print("skipped: Python's headers are absent; install python3-dev")
+    if reason := absent():
+        print(f"skipped: {reason}")
         return 77
     with tempfile.TemporaryDirectory() as folder:
         return run(options, os.path.abspath(options.build or folder))
