@@ -11,9 +11,11 @@ processes and a process group of their own.
 import argparse
 import functools
 import itertools
+import multiprocessing
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -24,6 +26,7 @@ import types
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LIMIT = 90  # seconds for one test
+AT_ONCE = 2  # tests; their ranks wait for each other most of the time
 # Tests that only Gloo can pass, with the reason.
 EXCLUDED = {
     "test_ddp_logging_data_cpu": "expects the backend's own name in a log in which PyTorch calls it 'custom'",
@@ -249,7 +252,7 @@ def run_rank(module, suite, name, backend, rank, ranks, folder):
         os.dup2(log.fileno(), 2)
     module.BACKEND = BackendName(backend)
     module.INIT_METHOD = f"file://{folder}/again"
-    os.environ.update(TEMP_DIR=folder, RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
+    os.environ.update(TEMP_DIR=folder, RANK=str(rank))
     try:
         if backend == "distx":
             import distx_torch  # noqa: F401
@@ -285,6 +288,9 @@ def run_test(module, suite, name, backend, ranks):
         for part in ("barrier", "test_dir"):
             os.mkdir(os.path.join(folder, part))
         open(os.path.join(folder, "barrier.lock"), "w").close()
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(listener.getsockname()[1]))
         children = {}
         for rank in range(ranks):
             pid = os.fork()
@@ -320,6 +326,24 @@ def run_test(module, suite, name, backend, ranks):
     return "skipped" if codes <= skips | {0} else "failed", printed
 
 
+class Job:
+    """What the processes that run tests inherit."""
+
+
+def run_on_backends(name):
+    """[(name, backend, outcome, what the ranks printed, seconds)], up to the first backend that skips the test."""
+    found = []
+    for backend in Job.backends:
+        if backend == "distx" and name in EXCLUDED or backend != "distx" and name in Job.own:
+            continue
+        began = time.monotonic()
+        outcome, printed = run_test(Job.module, Job.suite, name, backend, Job.ranks)
+        found.append((name, backend, outcome, printed, time.monotonic() - began))
+        if outcome == "skipped":
+            break
+    return found
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build")
@@ -353,16 +377,13 @@ def run(options, folder):
     names = [name for name in names if not getattr(getattr(Suite, name), "__unittest_skip__", False)
              or name.startswith("test_all_to_all") and "cuda" not in name]
     passed, ran = {backend: set() for backend in options.backends}, set()
-    for name in names:
-        for backend in options.backends:
-            if backend == "distx" and name in EXCLUDED or backend != "distx" and name in own:
-                continue
-            began = time.monotonic()
-            outcome, printed = run_test(module, Suite, name, backend, ranks)
+    Job.module, Job.suite, Job.backends, Job.ranks, Job.own = module, Suite, options.backends, ranks, own
+    with multiprocessing.get_context("fork").Pool(AT_ONCE) as pool:
+        for name, backend, outcome, printed, seconds in itertools.chain.from_iterable(pool.imap(run_on_backends, names)):
             if outcome == "skipped":
                 if options.verbose:
                     print(f"{name}, {backend}: skipped")
-                break
+                continue
             if name in own:
                 failed |= outcome != "passed"
             else:
@@ -370,7 +391,7 @@ def run(options, folder):
             if outcome == "passed":
                 passed[backend].add(name)
             if options.verbose or outcome == "failed":
-                print(f"{name}, {backend}: {outcome} in {time.monotonic() - began:.1f} s", flush=True)
+                print(f"{name}, {backend}: {outcome} in {seconds:.1f} s", flush=True)
             if outcome == "failed" and (backend == "distx" or options.verbose):
                 print(printed, flush=True)
     both = "; ".join(f"{backend} {len(passed[backend] & ran)} of {len(ran)}" for backend in options.backends)
