@@ -24,6 +24,8 @@ import time
 import traceback
 import types
 
+# Before PyTorch is loaded. torch.set_num_threads would make a pool of threads, which a forked process does not have.
+os.environ["OMP_NUM_THREADS"] = "1"
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LIMIT = 90  # seconds for one test
 AT_ONCE = 2  # tests; their ranks wait for each other most of the time
@@ -69,9 +71,7 @@ def load():
         stub = types.ModuleType("expecttest")  # of which these tests use the base class only
         stub.TestCase = unittest.TestCase
         sys.modules["expecttest"] = stub
-    os.environ.update(BACKEND="gloo", INIT_METHOD="file:///dev/null", OMP_NUM_THREADS="1")
-    import torch
-    torch.set_num_threads(1)
+    os.environ.update(BACKEND="gloo", INIT_METHOD="file:///dev/null")
     import torch.testing._internal.distributed.distributed_test as module
     for known in module.DistTestCases.backend_feature.values():
         if "gloo" in known:
