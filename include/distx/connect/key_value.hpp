@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <concepts>
-#include <cstring>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "distx/connect/self.hpp"
@@ -97,7 +97,7 @@ class KeyValueConnector {
       throw MismatchError("rank " + std::to_string(other) + " passes " + std::to_string(value->size()) +
                               " bytes, this rank " + std::to_string(bytes.size()),
                           context(operation));
-    std::memcpy(bytes.data(), value->data(), bytes.size());
+    std::ranges::copy(std::as_bytes(std::span(*value)), bytes.begin());
   }
 
   Store store_;
