@@ -128,9 +128,9 @@ def check_traffic(name, ranks, said):
 
 
 def check_trace(name, ranks, said, events):
-    """Every rank has its phases, and reductions that begin while the backward pass goes on, if there is a processor for them.
+    """Each rank's trace has all phases, and its reductions overlap the backward pass.
 
-    Ranks that share memory make them after it where there are no more processors than ranks.
+    Ranks that share memory reduce after it where there are no more processors than ranks.
     """
     steps = len(said["step_losses"])
     overlaps = ranks > 1 and (name == "mpi" or len(os.sched_getaffinity(0)) > ranks)

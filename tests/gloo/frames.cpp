@@ -2,7 +2,7 @@
 // Counts the functions and headers between a program's all_reduce and Gloo, in a build without optimization.
 #include <sys/uio.h>
 
-#include <atomic>
+#include <utility>
 #include <vector>
 
 #include <distx/comm.hpp>
