@@ -52,7 +52,7 @@ def find_or_skip(family):
 def vendor_flags(build, vendor, libraries=False):
     """Flags for a vendor from the pkg-config file that the build wrote for distx; None where the vendor is absent."""
     folder = os.path.join(build, "meson-uninstalled")
-    name = f"distx-{vendor}-uninstalled"
+    name = f"distx-{vendor.replace('_', '-')}-uninstalled"
     if not os.path.exists(os.path.join(folder, name + ".pc")):
         return None
     path = os.pathsep.join(filter(None, [folder, os.environ.get("PKG_CONFIG_PATH")]))

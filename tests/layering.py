@@ -57,9 +57,10 @@ VENDORS = {
     "nccl": ("nccl",),
     "eigen": ("Eigen/",),
     "checkpoint": ("nlohmann/", "libdeflate.h", "sys/"),
+    "torch_cuda": ("c10/",),
     "torch": ("torch/", "ATen/", "c10/"),
 }
-BETWEEN_VENDORS = {"nccl": ("cuda",)}
+BETWEEN_VENDORS = {"nccl": ("cuda",), "torch_cuda": ("cuda", "torch")}
 # a vendor's internal header: the other modules that may include it
 SHARED_DETAIL = {"cuda/detail/check.hpp": ("nccl",), "cuda/detail/kernels.hpp": ("nccl",)}
 # other modules: the system's headers that they may include; distx.hpp does not reach them

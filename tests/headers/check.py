@@ -24,7 +24,7 @@ import layering  # noqa: E402
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion"]
 
 # A vendor whose headers take longer to compile than all others; its own tests compile ours together.
-SLOW = ("torch",)
+SLOW = ("torch", "torch_cuda")
 
 # How a program sees the headers that declare the compiled part.
 DECLARES = "-DDISTX_COMPILED=extern"

@@ -15,28 +15,28 @@ namespace distx_torch::inline DISTX_ABI {
 /// constructed.
 ///
 /// Weights and gradients are in memory of the training; the module's tensors are over it, remain the same objects, and
-/// keep it alive. `.grad` is not defined but from `reduce_gradients` to `gather_weights` at stage 0. At stage 3 the
-/// weights of a Sharded layer are whole while its forward and backward pass run, those outside of Sharded layers
-/// always but in the calls that change them. The module must not gain, lose, convert or move parameters while the
-/// training exists; each tensor has at most one post-accumulate hook, which is the training's. If construction throws,
-/// the module's weights are lost.
-/// @tparam Policies  as of distx::DataParallel; in host memory
+/// keep it alive. With On<Cuda> a module of the host is moved to the current GPU, and the calls below are in the order
+/// of LibTorch's current stream; those of distx::DataParallel take a stream. `.grad` is not defined but from
+/// `reduce_gradients` to `gather_weights` at stage 0. At stage 3 the weights of a Sharded layer are whole while its
+/// forward and backward pass run, those outside of Sharded layers always but in the calls that change them. The module
+/// must not gain, lose, convert or move parameters while the training exists; each tensor has at most one
+/// post-accumulate hook, which is the training's. If construction throws, the module's weights are lost.
+/// @tparam Policies  as of distx::DataParallel; On<Cuda> needs <distx/torch_cuda.hpp>
 /// @code
 /// distx_torch::DataParallel<distx::ZeRO<1>> training(*module, comm, distx::AdamW{});
 /// loss(module->forward(x), y).backward();
 /// training.step({.learning_rate = 1e-3});
 /// @endcode
 template <class... Policies>
-class DataParallel : private detail::ModuleParameters,
+class DataParallel : private detail::ModuleParameters<distx::detail::space_of_policies<Policies...>>,
                      private detail::TrainingOfModule,
                      public distx::DataParallel<Policies...> {
   using Training = distx::DataParallel<Policies...>;
+  using Module = detail::ModuleParameters<typename Training::space>;
 
  public:
   using typename Training::here;
   using typename Training::scope;
-  static_assert(std::same_as<typename Training::space, distx::Host>,
-                "distx_torch::DataParallel: modules train in host memory; remove the policy On");
 
   /// Collective over `comm`, which must outlive the training. Modules have the same parameters and buffers on every
   /// rank.
@@ -46,22 +46,22 @@ class DataParallel : private detail::ModuleParameters,
   DataParallel(torch::nn::Module& module, C& comm, const Optimizer& optimizer,
                const distx::DataParallelOptions& options = {}, const ModuleOptions& module_options = {},
                const here& location = here::current())
-      : ModuleParameters(module, module_options),
-        Training(comm, ModuleParameters::list(), optimizer, options, location),
+      : Module(module, module_options),
+        Training(comm, Module::list(), optimizer, options, location),
         comm_(comm.share()),
         root_(options.broadcast_from),
-        broadcasts_buffers_(module_options.broadcast_buffers && !buffers().empty()),
+        broadcasts_buffers_(module_options.broadcast_buffers && !Module::buffers().empty()),
         stage_(options.stage.value_or(Training::stage)) {
-    attach(this);
+    Module::attach(this);
   }
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
-  ~DataParallel() { attach(nullptr); }
+  ~DataParallel() { Module::attach(nullptr); }
 
   /// Ends the step as distx::DataParallel's, and broadcasts buffers. Collective.
   void step(const distx::StepOptions& options, const here& location = here::current()) {
-    begin_pass();
-    Training::step(options, {}, location);
+    Module::begin_pass();
+    Training::step(options, on_stream(), location);
     broadcast_buffers(location);
   }
   /// Ends the step by an optimizer of LibTorch, which has the module's parameters and sees averaged gradients. At stage
@@ -82,58 +82,67 @@ class DataParallel : private detail::ModuleParameters,
   }
   /// As distx::DataParallel's; at stage 0 averaged gradients are then the tensors' `.grad`.
   void reduce_gradients(const here& location = here::current()) {
-    begin_pass();
-    Training::reduce_gradients({}, location);
-    if (stage_ == 0) show_gradients(this->owned(location));
+    Module::begin_pass();
+    Training::reduce_gradients(on_stream(), location);
+    if (stage_ == 0) Module::show_gradients(this->owned(location));
   }
   void gather_weights(const here& location = here::current()) {
-    show_gradients({});
-    Training::gather_weights({}, location);
+    Module::show_gradients({});
+    Training::gather_weights(on_stream(), location);
     broadcast_buffers(location);
   }
   [[nodiscard]] auto micro_batch(const distx::MicroBatchIndex& which, const here& location = here::current()) {
-    begin_pass();
-    return Training::micro_batch(which, {}, location);
+    Module::begin_pass();
+    return Training::micro_batch(which, on_stream(), location);
   }
   [[nodiscard]] int announce_batch(bool has_batch, const here& location = here::current()) {
-    begin_pass();
-    return Training::announce_batch(has_batch, {}, location);
+    Module::begin_pass();
+    return Training::announce_batch(has_batch, on_stream(), location);
   }
   using Training::unshard;
   /// Makes all weights whole until the returned scope ends, such as for torch::save. At stage 3 collective.
   [[nodiscard]] scope unshard(const here& location = here::current()) {
-    return Training::unshard_after({distx::HostStream{}, location}, all());
+    return Training::unshard_after({on_stream(), location}, Module::all());
   }
   /// Continues on the ranks of `comm`, as distx::DataParallel's recover; buffers are broadcast there. Collective.
   template <class C>
   std::uint64_t recover(C& comm, const here& location = here::current()) {
-    begin_pass();
-    show_gradients({});
+    Module::begin_pass();
+    Module::show_gradients({});
     const auto step = Training::recover(comm, location);
-    comm_ = distx::AnyCommunicator<>(comm.share());
+    comm_ = distx::AnyCommunicator<typename Training::space>(comm.share());
     root_ = 0;
     return step;
   }
   /// Ends the training; the module keeps whole weights. Collective, between steps.
   void release(const here& location = here::current()) {
-    begin_pass();
-    Training::release({}, location);
-    attach(nullptr);
+    Module::begin_pass();
+    Training::release(on_stream(), location);
+    Module::attach(nullptr);
   }
 
  private:
-  void accept_gradient(const detail::Parameter& parameter, const at::Tensor& gradient) override {
-    this->add_gradient(parameter, span_of(gradient.contiguous()));
-    this->ready(parameter);
+  /// Returns LibTorch's stream of this thread: in a hook, that of the gradient.
+  [[nodiscard]] static auto on_stream() { return detail::Place<typename Training::space>::stream(); }
+  void accept_gradient(std::size_t parameter, const at::Tensor& gradient) override {
+    const auto after = on_stream();
+    this->add_gradient(Module::parameter(parameter), span_of<typename Training::space>(gradient.contiguous()), after);
+    this->ready_after(after, Module::parameter(parameter));
   }
-  [[nodiscard]] scope unshard_layer(const std::vector<const detail::Parameter*>& parameters) override {
-    return Training::unshard(parameters);
+  [[nodiscard]] detail::Whole unshard_layer(const std::vector<std::size_t>& parameters) override {
+    std::vector<decltype(&Module::parameter(0))> whole;
+    for (const std::size_t parameter : parameters) whole.push_back(&Module::parameter(parameter));
+    return std::make_shared<scope>(Training::unshard_after(on_stream(), whole));
   }
   void broadcast_buffers(const here& location) {
-    if (broadcasts_buffers_ && comm_.size() > 1) distx::broadcast(comm_, buffers(), root_, location);
+    if (!broadcasts_buffers_ || comm_.size() == 1) return;
+    if constexpr (std::same_as<typename Training::space, distx::Host>)
+      distx::broadcast(comm_, Module::buffers(), root_, location);
+    else
+      distx::start_broadcast(comm_, Module::buffers(), root_, on_stream(), location).wait(on_stream());
   }
 
-  distx::AnyCommunicator<> comm_;
+  distx::AnyCommunicator<typename Training::space> comm_;
   int root_;
   bool broadcasts_buffers_;
   int stage_;

@@ -15,8 +15,9 @@ namespace detail {
 
 /// A forward pass that a graph refers to.
 struct ForwardPass : torch::CustomClassHolder {
+  explicit ForwardPass(at::Device device) : random(device) {}
   std::function<at::Tensor(at::TensorList)> run{};
-  at::Tensor random = random_state();
+  RandomState random;
 };
 
 /// Runs a forward pass without a graph, and again with one in the backward pass.
@@ -57,14 +58,14 @@ class WithoutActivations {
     static_assert((std::convertible_to<const Inputs&, const at::Tensor&> && ...),
                   "distx_torch::Recomputed: the inputs of the layer's forward must be tensors");
     if (!at::GradMode::is_enabled()) return layer->forward(inputs...);
-    const auto pass = c10::make_intrusive<ForwardPass>();
+    const std::vector<at::Tensor> given_now{inputs...};
+    const auto pass = c10::make_intrusive<ForwardPass>(given_now.empty() ? at::kCPU : given_now.front().device());
     pass->run = [layer](at::TensorList given) mutable {
       return [&]<std::size_t... I>(std::index_sequence<I...>) {
         return at::Tensor(layer->forward(given[I]...));
       }(std::index_sequence_for<Inputs...>());
     };
-    const std::vector<at::Tensor> given{inputs...};
-    return Recompute::apply(pass, at::zeros({}).requires_grad_(), at::TensorList(given));
+    return Recompute::apply(pass, at::zeros({}).requires_grad_(), at::TensorList(given_now));
   }
 };
 

@@ -27,7 +27,7 @@ class WithWholeWeights : public ShardedModule {
  protected:
   /// Frees the memory of a layer's weights until a training makes it once more, with the same random numbers.
   template <class M>
-  void defer(M& layer, const at::Tensor& random, std::function<M()> make) {
+  void defer(M& layer, const RandomState& random, std::function<M()> make) {
     for (const auto& item : layer->named_parameters())
       withhold(item.value(),
                "'" + item.key() + "' of a deferred layer has no values before a DataParallel of its module is made");

@@ -2,6 +2,7 @@
 #pragma once
 #include <torch/types.h>
 
+#include <concepts>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,11 +38,30 @@ inline constexpr std::pair<at::ScalarType, distx::ElementType> element_types[] =
   throw distx::InvalidArgument(what, {.operation = operation});
 }
 
-/// Frees the memory of a tensor's storage, and makes every access to its values an error of LibTorch's.
-inline void withhold(const at::Tensor& tensor, const std::string& message) {
-  auto* const storage = tensor.storage().unsafeGetStorageImpl();
-  storage->set_data_ptr_noswap({nullptr, at::kCPU});
-  storage->release_data_and_set_meta_custom_data_ptr_error_msg_("distx: " + message);
+/// Where LibTorch has the tensors of a memory space, and the stream on which this thread uses them. That of GPUs is in
+/// <distx/torch_cuda.hpp>.
+template <class Space>
+struct Place {
+  static_assert(std::same_as<Space, distx::Host>, "distx_torch: include <distx/torch_cuda.hpp> for tensors on GPUs");
+  [[nodiscard]] static at::Device device() { return at::kCPU; }
+  [[nodiscard]] static distx::HostStream stream() { return {}; }
+};
+
+/// Puts a tensor's storage over other memory.
+template <class Storage = c10::StorageImpl>
+void give(const at::Tensor& tensor, at::DataPtr memory) {
+  Storage& storage = *tensor.storage().unsafeGetStorageImpl();
+  if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); }) storage.clear_data_ptr_access_error_msg_();
+  storage.set_data_ptr_noswap(std::move(memory));
+}
+/// Frees the memory of a tensor's storage, and makes every access to its values an error of LibTorch's, where that can
+/// be undone: before 2.15 LibTorch cannot, and an access is to address 0.
+template <class Storage = c10::StorageImpl>
+void withhold(const at::Tensor& tensor, const std::string& message) {
+  Storage& storage = *tensor.storage().unsafeGetStorageImpl();
+  storage.set_data_ptr_noswap({nullptr, tensor.device()});
+  if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); })
+    storage.release_data_and_set_meta_custom_data_ptr_error_msg_("distx: " + message);
 }
 
 }  // namespace detail
@@ -66,13 +86,15 @@ inline void withhold(const at::Tensor& tensor, const std::string& message) {
 /// Returns the elements of a tensor in its own memory, row-major: every collective takes them.
 ///
 /// They are valid while the tensor's storage is. A strided or sparse tensor has no such span: `contiguous()` copies it.
-/// @throws distx::InvalidArgument unless the tensor is contiguous and in host memory
-[[nodiscard]] inline distx::Span<distx::AnyElement> span_of(const at::Tensor& tensor) {
+/// @tparam Space  where the tensor is: distx::Host or distx::Cuda
+/// @throws distx::InvalidArgument unless the tensor is contiguous and there
+template <distx::MemorySpace Space = distx::Host>
+[[nodiscard]] distx::Span<distx::AnyElement, Space> span_of(const at::Tensor& tensor) {
   if (!tensor.defined()) detail::refuse_tensor("the tensor is not defined", "span_of");
-  if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided)
-    detail::refuse_tensor(
-        "the tensor is " + tensor.toString() + " on " + tensor.device().str() + "; pass a dense one in host memory",
-        "span_of");
+  if (tensor.device().type() != detail::Place<Space>::device().type() || tensor.layout() != at::kStrided)
+    detail::refuse_tensor("the tensor is " + tensor.toString() + " on " + tensor.device().str() +
+                              "; pass a dense one in the memory space '" + std::string(Space::name) + "'",
+                          "span_of");
   if (!tensor.is_contiguous())
     detail::refuse_tensor(
         "the tensor is not contiguous: its strides leave gaps or another order; pass "
@@ -84,9 +106,10 @@ inline void withhold(const at::Tensor& tensor, const std::string& message) {
 
 /// Returns the elements of a tensor as T.
 /// @throws distx::InvalidArgument as above, and for another element type
-template <class T>
-[[nodiscard]] distx::Span<T> span_of(const at::Tensor& tensor) {
-  const auto span = span_of(tensor);
+template <class T, distx::MemorySpace Space = distx::Host>
+  requires(!distx::MemorySpace<T>)
+[[nodiscard]] distx::Span<T, Space> span_of(const at::Tensor& tensor) {
+  const auto span = span_of<Space>(tensor);
   if (span.type() != distx::element_type<T>)
     detail::refuse_tensor("the tensor has elements of " + std::string(c10::toString(tensor.scalar_type())) +
                               ", not of " + std::string(name_of(distx::element_type<T>)),
@@ -99,9 +122,10 @@ template <class T>
 /// @param shape  row-major; {size} without it
 /// @param owner  is kept alive as long as the tensor's storage; without one, the memory must outlive the tensor
 /// @throws distx::InvalidArgument if the numbers of elements of shape and span differ
-[[nodiscard]] inline at::Tensor tensor_over(distx::Span<distx::AnyElement> elements,
-                                            std::optional<at::IntArrayRef> shape = std::nullopt,
-                                            std::shared_ptr<const void> owner = nullptr) {
+template <class T, distx::MemorySpace Space>
+[[nodiscard]] at::Tensor tensor_over(distx::Span<T, Space> values, std::optional<at::IntArrayRef> shape = std::nullopt,
+                                     std::shared_ptr<const void> owner = nullptr) {
+  const distx::Span<distx::AnyElement, Space> elements(values);
   const std::int64_t flat[] = {static_cast<std::int64_t>(elements.size())};
   const at::IntArrayRef extents = shape.value_or(at::IntArrayRef(flat));
   if (c10::multiply_integers(extents) != flat[0])
@@ -110,7 +134,7 @@ template <class T>
                           "tensor_over");
   return torch::from_blob(
       elements.data(), extents, [owner = std::move(owner)](void*) {},
-      at::TensorOptions().dtype(scalar_type_of(elements.type())));
+      at::TensorOptions().dtype(scalar_type_of(elements.type())).device(detail::Place<Space>::device()));
 }
 
 }  // namespace distx_torch::inline DISTX_ABI

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <torch/nn/module.h>
 
 #include <concepts>
@@ -26,27 +26,39 @@ class WrapperModule {
   ~WrapperModule() = default;
 };
 
-/// The random state of the host's generator, which initial values and dropout use.
-[[nodiscard]] inline at::Tensor random_state() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
-/// Sets the random state until its scope ends.
+/// The random states of the generators that initial values and dropout use: the host's, and the one of a GPU.
+struct RandomState {
+  explicit RandomState(at::Device where = at::kCPU) : device(where) {
+    const auto read = [](at::Device of) {
+      at::Generator generator = at::globalContext().defaultGenerator(of);
+      const std::lock_guard lock(generator.mutex());
+      return generator.get_state();
+    };
+    host = read(at::kCPU);
+    if (!device.is_cpu()) on_device = read(device);
+  }
+  void set() const {
+    const auto write = [](at::Device of, const at::Tensor& state) {
+      at::Generator generator = at::globalContext().defaultGenerator(of);
+      const std::lock_guard lock(generator.mutex());
+      generator.set_state(state);
+    };
+    write(at::kCPU, host);
+    if (!device.is_cpu()) write(device, on_device);
+  }
+  at::Device device;
+  at::Tensor host{}, on_device{};
+};
+/// Sets random states until its scope ends.
 class WithRandomState {
  public:
-  explicit WithRandomState(const at::Tensor& state) : before_(random_state()) { set(state); }
+  explicit WithRandomState(const RandomState& state) : before_(state.device) { state.set(); }
   WithRandomState(const WithRandomState&) = delete;
   WithRandomState& operator=(const WithRandomState&) = delete;
-  ~WithRandomState() { set(before_); }
+  ~WithRandomState() { before_.set(); }
 
  private:
-  static void set(const at::Tensor& state) {
-    at::Generator generator = at::detail::getDefaultCPUGenerator();
-    const std::lock_guard lock(generator.mutex());
-    generator.set_state(state);
-  }
-  at::Tensor before_;
+  RandomState before_;
 };
 
 /// The signature R(A…) of a module's forward; void if it is a template or overloaded.
@@ -62,16 +74,12 @@ struct ForwardOf<Module> {
   using type = typename decltype(find(&Module::forward))::type;
 };
 
-/// The random state before a deferred layer is constructed.
-struct RandomBefore {
-  at::Tensor state = random_state();
-};
 /// Whether a constructor's arguments begin with one of these.
 template <class... Arguments>
 inline constexpr bool defers = false;
 template <class First, class... Rest>
 inline constexpr bool defers<First, Rest...> =
-    std::same_as<std::remove_cvref_t<First>, Deferred> || std::same_as<std::remove_cvref_t<First>, RandomBefore>;
+    std::same_as<std::remove_cvref_t<First>, Deferred> || std::same_as<std::remove_cvref_t<First>, RandomState>;
 
 /// @tparam M  a module holder
 /// @tparam Around  its `around(layer, inputs…)` calls `layer->forward(inputs…)`
@@ -85,16 +93,16 @@ class LayerHolder : public torch::nn::Module, public WrapperModule, public Aroun
       : layer_(register_module("layer", M(std::forward<Arguments>(arguments)...))) {}
   /// Constructs a Sharded layer whose weights have no memory yet.
   template <class... Arguments>
-  explicit LayerHolder(const Deferred&, const Arguments&... arguments) : LayerHolder(RandomBefore(), arguments...) {}
+  explicit LayerHolder(const Deferred&, const Arguments&... arguments) : LayerHolder(RandomState(), arguments...) {}
 
   M& operator*() noexcept { return layer_; }
   auto* operator->() noexcept { return layer_.get(); }
 
  private:
   template <class... Arguments>
-  LayerHolder(const RandomBefore& random, const Arguments&... arguments)
+  LayerHolder(const RandomState& random, const Arguments&... arguments)
       : layer_(register_module("layer", M(arguments...))) {
-    this->defer(layer_, random.state, std::function<M()>([arguments...] { return M(arguments...); }));
+    this->defer(layer_, random, std::function<M()>([arguments...] { return M(arguments...); }));
   }
 
   M layer_;

@@ -31,13 +31,13 @@ struct ModuleOptions {
 
 namespace detail {
 
-using Parameter = distx::Parameter<distx::AnyElement>;
-using Whole = distx::Unsharded<distx::Host>;
+/// A scope of `unshard`, of any memory space.
+using Whole = std::shared_ptr<const void>;
 
-/// The calls of a training that hooks and layers make.
+/// The calls of a training that hooks and layers make. Parameters have the numbers of the module's list.
 struct TrainingOfModule {
-  virtual void accept_gradient(const Parameter& parameter, const at::Tensor& gradient) = 0;
-  [[nodiscard]] virtual Whole unshard_layer(const std::vector<const Parameter*>& parameters) = 0;
+  virtual void accept_gradient(std::size_t parameter, const at::Tensor& gradient) = 0;
+  [[nodiscard]] virtual Whole unshard_layer(const std::vector<std::size_t>& parameters) = 0;
 
  protected:
   ~TrainingOfModule() = default;
@@ -47,16 +47,16 @@ struct TrainingOfModule {
 struct LayerWeights {
   std::string name{};
   TrainingOfModule* training = nullptr;  ///< null while there is none
-  std::vector<const Parameter*> parameters{};
+  std::vector<std::size_t> parameters{};
   std::size_t trained = 0;  ///< of them
   std::size_t missing = 0;  ///< gradients of the backward pass for which they are whole
-  std::optional<Whole> backward{};
+  Whole backward{};
   /// Makes the layer once more, with the same values; null unless it is deferred, and once a training has these.
   std::function<std::shared_ptr<torch::nn::Module>()> remake{};
   std::shared_ptr<torch::nn::Module> remade{};
   std::size_t unread = 0;  ///< parameters that are to be read from it
 
-  [[nodiscard]] Whole open() const { return training == nullptr ? Whole() : training->unshard_layer(parameters); }
+  [[nodiscard]] Whole open() const { return training == nullptr ? nullptr : training->unshard_layer(parameters); }
   void begin_backward() {
     if (training == nullptr || backward) return;
     backward = open();
@@ -82,8 +82,12 @@ class ShardedModule {
 /// The parameters and buffers of a module, in memory of a training.
 ///
 /// The module's tensors stay what they are: only the memory below their storages changes, so autograd's saved tensors,
-/// views and torch::optim optimizers follow.
+/// views and torch::optim optimizers follow. In a training on a GPU, tensors of the host are moved there.
+template <class Space>
 class ModuleParameters {
+  using Parameter = distx::Parameter<distx::AnyElement, Space>;
+  using AnySpan = distx::Span<distx::AnyElement, Space>;
+
  public:
   ModuleParameters(torch::nn::Module& module, const ModuleOptions& options) {
     std::set<const c10::StorageImpl*> seen;  // a tensor of two modules is listed once, under its first name
@@ -102,7 +106,7 @@ class ModuleParameters {
       Slot* const slot = slot_of(item.value());
       LayerWeights* const layer = layer_of(item.key());
       if (slot == nullptr || layer == nullptr) continue;
-      layer->parameters.push_back(slot->parameter.get());
+      layer->parameters.push_back(slot->number);
       layer->trained += slot->parameter->options().trainable ? 1 : 0;
       if (slot->layers.empty()) ++layer->unread;
       slot->layers.push_back(layer);
@@ -112,7 +116,7 @@ class ModuleParameters {
   ModuleParameters& operator=(const ModuleParameters&) = delete;
   ~ModuleParameters() = default;
 
-  [[nodiscard]] const distx::ParameterList<>& list() const noexcept { return list_; }
+  [[nodiscard]] const distx::ParameterList<Space>& list() const noexcept { return list_; }
   /// Makes gradients of backward passes go to a training, which must outlive the next call with null.
   void attach(TrainingOfModule* training) {
     for (const auto& layer : layers_) {
@@ -129,13 +133,14 @@ class ModuleParameters {
     for (const auto& slot : slots_) slot->has_gradient = false;
     for (const auto& layer : layers_) layer->backward.reset();
   }
+  [[nodiscard]] const Parameter& parameter(std::size_t number) const { return *slots_[number]->parameter; }
   [[nodiscard]] std::vector<const Parameter*> all() const {
     std::vector<const Parameter*> all;
     for (const auto& slot : slots_) all.push_back(slot->parameter.get());
     return all;
   }
   /// Shows averaged gradients as `.grad` of the tensors; none hides them.
-  void show_gradients(const std::vector<distx::Segment<distx::Host>>& segments) {
+  void show_gradients(const std::vector<distx::Segment<Space>>& segments) {
     if (segments.empty())
       for (const auto& slot : slots_) slot->tensor.mutable_grad().reset();
     for (const auto& segment : segments) {
@@ -146,27 +151,27 @@ class ModuleParameters {
       tensor.mutable_grad() = gradient;
     }
   }
-  [[nodiscard]] const std::vector<distx::Span<std::byte>>& buffers() const noexcept { return buffers_; }
+  [[nodiscard]] const std::vector<distx::Span<std::byte, Space>>& buffers() const noexcept { return buffers_; }
 
  private:
   struct Slot {
     at::Tensor tensor;  // the module's own
     std::string key;    // its name below the module
+    std::size_t number;
+    at::Tensor on_host{};  // its first values, if it was moved
     std::shared_ptr<Parameter> parameter{};
     std::vector<LayerWeights*> layers{};
     bool has_gradient = false;  // of this pass
 
     /// Puts the tensor's storage over other memory, or makes every access an error.
-    void place(distx::Span<distx::AnyElement> values) const {
+    void place(AnySpan values) const {
       if (values.empty())
         return withhold(tensor, "'" + parameter->name() +
                                     "' is held in shards; use it in its Sharded layer, or in the scope of "
                                     "training.unshard()");
-      auto* const storage = tensor.storage().unsafeGetStorageImpl();
-      storage->clear_data_ptr_access_error_msg_();
       using Owner = std::shared_ptr<Parameter>;
       const auto release = [](void* owner) { delete static_cast<Owner*>(owner); };
-      storage->set_data_ptr_noswap({values.data(), new Owner(parameter), release, at::kCPU});
+      give(tensor, {values.data(), new Owner(parameter), release, tensor.device()});
     }
   };
   struct Hook final : torch::autograd::PostAccumulateGradHook {
@@ -183,7 +188,7 @@ class ModuleParameters {
         refuse_tensor(
             "the gradient of '" + slot.parameter->name() + "' is sparse; construct the embedding without .sparse(true)",
             "backward");
-      training.accept_gradient(*slot.parameter, gradient);
+      training.accept_gradient(slot.number, gradient);
       gradient.reset();
       for (auto* layer : slot.layers) layer->count_gradient();
     }
@@ -230,8 +235,11 @@ class ModuleParameters {
     if (!own_storage || tensor.storage_offset() != 0 || tensor.storage().nbytes() != tensor.nbytes())
       refuse_tensor("'" + name + "' shares its storage with another tensor; clone() it before it becomes a parameter",
                     "DataParallel");
-    if (!tensor.is_contiguous() || !tensor.device().is_cpu())
-      refuse_tensor("'" + name + "' is " + (tensor.device().is_cpu() ? "not contiguous" : "not in host memory") +
+    const at::Device device = Place<Space>::device();
+    if (!tensor.is_contiguous() || !(tensor.device().is_cpu() || tensor.device() == device))
+      refuse_tensor("'" + name + "' is " +
+                        (tensor.is_contiguous() ? "on " + tensor.device().str() + ", its training on " + device.str()
+                                                : "not contiguous") +
                         "; convert the module before its training is made",
                     "DataParallel");
     auto described = options.options_of(name, tensor);
@@ -243,24 +251,30 @@ class ModuleParameters {
       if (described.unit.empty()) described.unit = "outside of Sharded layers";
       described.always_whole = true;
     }
-    const auto slot = std::make_shared<Slot>(Slot{tensor, key});
+    const auto slot = std::make_shared<Slot>(Slot{tensor, key, slots_.size()});
     // The tensor's own memory is freed as soon as its values are copied. The slots outlive the training.
     slot->parameter = std::make_shared<Parameter>(
         name, element_type_of(tensor.scalar_type()), static_cast<std::size_t>(tensor.numel()),
-        [&self = *slot](distx::Span<distx::AnyElement> values) { copy_out(self, values); }, described);
-    slot->parameter->on_value([weak = std::weak_ptr(slot)](distx::Span<distx::AnyElement> values) {
+        [&self = *slot](AnySpan values) { copy_out(self, values); }, described);
+    slot->parameter->on_value([weak = std::weak_ptr(slot)](AnySpan values) {
       if (const auto self = weak.lock()) self->place(values);
     });
+    if (tensor.device() != device) {
+      slot->on_host = tensor.detach();
+      slot->tensor.set_data(at::empty_like(tensor, tensor.options().device(device)));
+      slot->place({});
+    }
     list_.add(*slot->parameter);
     slots_.push_back(slot);
   }
   /// Gives the training a tensor's values, and frees their memory.
-  static void copy_out(Slot& slot, distx::Span<distx::AnyElement> values) {
+  static void copy_out(Slot& slot, AnySpan values) {
     const at::NoGradGuard no_grad;
     const at::Tensor copy = tensor_over(values, slot.tensor.sizes());
     LayerWeights* const layer = slot.layers.empty() ? nullptr : slot.layers.front();
     if (layer == nullptr || !layer->remake) {
-      copy.copy_(slot.tensor.detach());
+      copy.copy_(slot.on_host.defined() ? slot.on_host : slot.tensor.detach());
+      slot.on_host.reset();
       return slot.place({});
     }
     if (layer->remade == nullptr) layer->remade = layer->remake();
@@ -271,7 +285,8 @@ class ModuleParameters {
     layer->remake = nullptr;
   }
   void add_buffer(const std::string& name, const at::Tensor& buffer) {
-    const auto values = span_of(buffer);
+    if (buffer.device() != Place<Space>::device()) buffer.set_data(buffer.to(Place<Space>::device()));
+    const auto values = span_of<Space>(buffer);
     list_.add(distx::buffer_ref(plain_name(name), values, {buffer.sizes().begin(), buffer.sizes().end()}));
     buffers_.push_back({values.bytes(), values.size_bytes()});
     kept_.push_back(buffer);
@@ -280,8 +295,8 @@ class ModuleParameters {
   std::vector<std::shared_ptr<Slot>> slots_;  // in the order of the list
   std::vector<std::shared_ptr<LayerWeights>> layers_;
   std::vector<std::string> wrappers_;  // the beginnings of the names in them
-  distx::ParameterList<> list_;
-  std::vector<distx::Span<std::byte>> buffers_;
+  distx::ParameterList<Space> list_;
+  std::vector<distx::Span<std::byte, Space>> buffers_;
   std::vector<at::Tensor> kept_;
 };
 
