@@ -13,15 +13,31 @@
 
 namespace test {
 
+/// How often a test case has tried to run on some number of ranks, and how often there were that many.
+struct Attempts {
+  static inline unsigned made = 0, run = 0;
+  /// Counts one, and returns `there_are`.
+  static bool count(bool there_are) {
+    ++made;
+    run += there_are ? 1 : 0;
+    return there_are;
+  }
+};
+
 /// Counts the test cases that ran and, by reason, those that were skipped because something they need is missing.
 struct Counter : doctest::IReporter {
   explicit Counter(const doctest::ContextOptions&) {}
   void report_query(const doctest::QueryData&) override {}
   void test_run_start() override {}
-  void test_run_end(const doctest::TestRunStats& stats) override { ran = stats.numTestCasesPassingFilters; }
-  void test_case_start(const doctest::TestCaseData&) override {}
+  void test_run_end(const doctest::TestRunStats& stats) override {
+    ran = stats.numTestCasesPassingFilters - unrun;
+    if (unrun > 0) skipped["another number of ranks"] += static_cast<int>(unrun);
+  }
+  void test_case_start(const doctest::TestCaseData&) override { Attempts::made = Attempts::run = 0; }
   void test_case_reenter(const doctest::TestCaseData&) override {}
-  void test_case_end(const doctest::CurrentTestCaseStats&) override {}
+  void test_case_end(const doctest::CurrentTestCaseStats&) override {
+    if (Attempts::made > 0 && Attempts::run == 0) ++unrun;
+  }
   void test_case_exception(const doctest::TestCaseException&) override {}
   void subcase_start(const doctest::SubcaseSignature&) override {}
   void subcase_end() override {}
@@ -32,6 +48,7 @@ struct Counter : doctest::IReporter {
   }
 
   static inline unsigned ran = 0;
+  static inline unsigned unrun = 0;  ///< found none of their numbers of ranks
   static inline std::map<std::string, std::string> missing;  ///< the unmet need of a test case, by its title
   static inline std::map<std::string, int> skipped;
 };

@@ -6,7 +6,10 @@
 #undef CHECK  // LibTorch's logging has one as well
 #include <doctest/doctest.h>
 
+#include <distx/checkpoint.hpp>
 #include <distx/torch_cuda.hpp>
+
+#include <filesystem>
 
 #include "../nccl/gpu_ranks.hpp"
 #include "models.hpp"
@@ -186,6 +189,42 @@ TEST_CASE("LibTorch on GPUs: recomputed, deferred and Sharded layers give the bi
     train(made<Stack<Sharded<Drops>>>(2), 3);
     train(made<Stack<distx_torch::Recomputed<Sharded<Drops>>>>(2), 3);
     train(made<Stack<Sharded<Drops>>>(2, distx_torch::deferred), 3);
+  });
+}
+
+TEST_CASE("LibTorch on GPUs: a checkpoint of one stage is continued by another, with the same bits") {
+  on_gpus([](NcclCommunicator& comm) {
+    const auto folder = std::filesystem::temp_directory_path() / ("distx-torch-cuda-" + std::to_string(comm.size()));
+    if (comm.rank() == 0) std::filesystem::remove_all(folder);
+    distx::barrier(comm);
+    const auto train = [&](Net& module, Training<>& training, int from, int to) {
+      for (int step = from; step < to; ++step) {
+        const auto batch = part_of(step, comm);
+        loss_of(module.forward(batch.x), batch.y).backward();
+        training.step({.learning_rate = 0.01});
+      }
+    };
+    std::vector<at::Tensor> expected;
+    {
+      const auto module = made<Net>(1);
+      Training<> training(*module, comm, distx::AdamW{}, {.stage = 3});
+      train(*module, training, 0, 3);
+      distx::checkpoint::save(folder, training, {.step = 3});
+      train(*module, training, 3, 5);
+      training.release();
+      expected = weights_of(*module);
+    }
+    for (const int stage : stages) {
+      const auto module = made<Net>(2);
+      Training<> training(*module, comm, distx::AdamW{}, {.stage = stage});
+      CHECK(distx::checkpoint::load(*distx::checkpoint::latest(folder), training).step == 3);
+      train(*module, training, 3, 5);
+      training.release();
+      CAPTURE(stage);
+      CHECK(same_bits(weights_of(*module), expected));
+    }
+    distx::barrier(comm);
+    if (comm.rank() == 0) std::filesystem::remove_all(folder);
   });
 }
 
