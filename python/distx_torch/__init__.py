@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""distx as a backend of torch.distributed: every collective on CPU tensors, over the memory that the ranks of a host share.
+"""distx as a backend of torch.distributed: every collective, on CPU tensors over the memory that the ranks of a host
+share, on CUDA tensors over NCCL.
 
     import distx_torch
-    torch.distributed.init_process_group("cpu:distx")
+    torch.distributed.init_process_group("cpu:distx,cuda:distx")
 """
 import torch.distributed
 
@@ -10,7 +11,11 @@ from . import _backend
 
 
 def _create(options, _):
-    return _backend.create(options.store, options.group_rank, options.group_size, options.timeout)
+    group = getattr(options, "process_group", None)  # of newer PyTorch, which says so for which GPU the group is
+    device = getattr(group, "bound_device_id", None) if _backend.has_cuda else None
+    return _backend.create(options.store, options.group_rank, options.group_size, options.timeout,
+                           device.index if device else None)
 
 
-torch.distributed.Backend.register_backend("distx", _create, extended_api=True, devices=["cpu"])
+torch.distributed.Backend.register_backend("distx", _create, extended_api=True,
+                                           devices=["cpu", "cuda"] if _backend.has_cuda else ["cpu"])

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The c10d backend: every collective of torch.distributed on CPU tensors, over the memory that the ranks of a host
-// share.
+// The c10d backend: every collective of torch.distributed, on CPU tensors over the memory that the ranks of a host
+// share, on CUDA tensors over NCCL.
 #include <pybind11/chrono.h>
 #include <torch/extension.h>
 
 #include <distx/comm/calls/make_op.hpp>
 
+#include "cuda.hpp"
 #include "group.hpp"
 
 namespace distx_torch {
@@ -16,14 +17,14 @@ using c10d::OpType;
 using distx::calls::Call;
 using distx::calls::CollectiveKind;
 using Counts = std::vector<std::size_t>;
-using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 // --- Reductions
 
 /// A reduction in distx's terms: a tensor whose elements the op reduces.
 struct Reduction {
-  Reduction(const c10d::ReduceOp& op, at::ScalarType type) : op_(op) {
+  Reduction(const c10d::ReduceOp& op, const at::Tensor& t) : op_(op) {
     using enum distx::OpKind;
+    const auto type = t.scalar_type();
     const bool is_bool = type == at::kBool, is_complex = c10::isComplexType(type);
     distx::OpKind kind = sum;
     switch (op.op_) {
@@ -55,6 +56,7 @@ struct Reduction {
       default:
         refuse("there is no such ReduceOp");
     }
+    if (is_bool && t.is_cuda() && kind != bit_xor) kind = kind == bit_or || kind == max ? max : min;  // which NCCL has
     if (is_complex && kind != sum && kind != average)
       refuse("complex tensors can be summed and averaged, but " + std::string(name_of(kind)) + " is for real ones");
     try {
@@ -70,7 +72,7 @@ struct Reduction {
   /// Returns this rank's operand, contiguous.
   [[nodiscard]] at::Tensor operand(const at::Tensor& t) const {
     if (op_.op_ != c10d::ReduceOp::PREMUL_SUM) return packed(t);
-    const auto* factor = static_cast<const c10d::PreMulSumSupplement*>(op_.supplement_.get());
+    const auto* factor = static_cast<const c10d::NCCLPreMulSumSupplement*>(op_.supplement_.get());
     if (factor->tensor_factor.defined()) return packed(t.mul(factor->tensor_factor));
     return packed(t.mul(factor->double_factor));
   }
@@ -87,7 +89,7 @@ struct Reduction {
 class CollectiveWork final : public c10d::Work {
  public:
   CollectiveWork(std::shared_ptr<Group> group, OpType type, const char* title, const Tensors& inputs,
-                 std::vector<Tensors> outputs, milliseconds timeout, std::function<void()> calls)
+                 std::vector<Tensors> outputs, milliseconds timeout, Calls calls)
       : Work(group->rank, type, title, inputs),
         group_(std::move(group)),
         outputs_(std::move(outputs)),
@@ -155,7 +157,7 @@ class CollectiveWork final : public c10d::Work {
     return outputs_.empty() ? Tensors() : outputs_[0];
   }
   std::uint64_t getSequencenumber() const override { return sequence_; }
-  milliseconds getTimeout() const override { return timeout_; }
+  milliseconds getTimeout() const { return timeout_; }  // of newer PyTorch's Work
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     bool done = false;
     {
@@ -183,7 +185,7 @@ class CollectiveWork final : public c10d::Work {
   std::vector<Tensors> outputs_;
   milliseconds timeout_;
   std::uint64_t sequence_;
-  std::function<void()> calls_;
+  Calls calls_;
   std::shared_ptr<distx::detail::ProgressTask> task_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
@@ -252,7 +254,7 @@ class Backend final : public c10d::Backend {
   }
   std::uint64_t getSequenceNumberForGroup() override { return group_->sequence; }
   void setSequenceNumberForGroup() override {}
-  void abort() override { group_->revoke("the process group was aborted"); }
+  void abort() override { group_->revoke("the process group was aborted"), gpus_.abort(); }
   void shutdown() override {
     distx::detail::wait_until(distx::no_timeout, [this] { return group_->queued.load() == 0; }, [] { return false; });
   }
@@ -260,11 +262,11 @@ class Backend final : public c10d::Backend {
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& o) override {
     const auto t = only(tensors, "broadcast");
     check_dense(t);
-    return make(OpType::BROADCAST, "distx:broadcast", tensors, {tensors}, o, [this, t, root = root_of(o)] {
+    return make(OpType::BROADCAST, "distx:broadcast", tensors, {tensors}, o, [this, t, root = root_of(o)](const Execute& execute) {
       const auto buffer = rank_ == root ? packed(t) : room_for(t);
       auto call = call_of(CollectiveKind::broadcast, elements(buffer), elements(buffer));
       call.root = root;
-      group_->comm.execute(call);
+      execute(call);
       if (rank_ != root) unpack(buffer, t);
     });
   }
@@ -273,24 +275,25 @@ class Backend final : public c10d::Backend {
     if (t.layout() == at::kSparse) return allreduce_sparse(tensors, o);
     check_dense(t);
     return make(OpType::ALLREDUCE, "distx:all_reduce", tensors, {tensors}, o,
-                [this, t, by = Reduction(o.reduceOp, t.scalar_type())] { all_reduce(t, by); });
+                [this, t, by = Reduction(o.reduceOp, t)](const Execute& execute) { all_reduce(execute, t, by); });
   }
   WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& o) override {
     std::vector<Reduction> by;
-    for (const auto& t : tensors) check_dense(t), by.emplace_back(o.reduceOp, t.scalar_type());
+    for (const auto& t : tensors) check_dense(t), by.emplace_back(o.reduceOp, t);
     return make(OpType::ALLREDUCE_COALESCED, "distx:all_reduce", tensors, {tensors}, o,
-                [this, tensors, by = std::move(by)] {
-                  for (std::size_t i = 0; i < tensors.size(); ++i) all_reduce(tensors[i], by[i]);
+                [this, tensors, by = std::move(by)](const Execute& execute) {
+                  for (std::size_t i = 0; i < tensors.size(); ++i) all_reduce(execute, tensors[i], by[i]);
                 });
   }
   WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& o) override {
     const auto t = only(tensors, "all_reduce");
-    if (o.reduceOp.op_ != c10d::ReduceOp::SUM) refuse("sparse tensors can be summed only");
-    return make(OpType::_ALLREDUCE_SPARSE, "distx:sparse_all_reduce", tensors, {tensors}, o, [this, t] {
+    if (o.reduceOp.op_ != c10d::ReduceOp::SUM || !t.is_cpu())
+      refuse("sparse tensors can be summed only, and in host memory");
+    return make(OpType::_ALLREDUCE_SPARSE, "distx:sparse_all_reduce", tensors, {tensors}, o, [this, t](const Execute& execute) {
       const auto mine = t.coalesce();
       const auto count = at::full({1}, mine._nnz(), at::kLong);
       const auto counts = at::empty({size_}, at::kLong);
-      all_gather(count, counts);
+      all_gather(execute, count, counts);
       const auto gathered = [&](const at::Tensor& rows) {  // {nnz, …} of each rank
         auto sizes = rows.sizes().vec();
         const auto each = rows.numel() / std::max<std::int64_t>(sizes[0], 1);
@@ -299,7 +302,7 @@ class Backend final : public c10d::Backend {
         Counts parts;
         for (int r = 0; r < size_; ++r)
           parts.push_back(static_cast<std::size_t>(counts[r].item<std::int64_t>() * each_of(each, rows)));
-        all_gather(rows.contiguous(), all, parts);
+        all_gather(execute, rows.contiguous(), all, parts);
         return all;
       };
       t.copy_(at::sparse_coo_tensor(gathered(mine.indices().t()).t(), gathered(mine.values()), t.sizes()).coalesce());
@@ -309,12 +312,12 @@ class Backend final : public c10d::Backend {
     const auto t = only(tensors, "reduce");
     check_dense(t);
     return make(OpType::REDUCE, "distx:reduce", tensors, {tensors}, o,
-                [this, t, root = root_of(o), by = Reduction(o.reduceOp, t.scalar_type())] {
+                [this, t, root = root_of(o), by = Reduction(o.reduceOp, t)](const Execute& execute) {
                   const auto send = by.operand(t);
                   auto call = call_of(CollectiveKind::reduce, by.elements(send), by.elements(send));
                   call.root = root;
                   call.op = by.any;
-                  group_->comm.execute(call);
+                  execute(call);
                   if (rank_ == root) unpack(send, t);
                 });
   }
@@ -325,21 +328,21 @@ class Backend final : public c10d::Backend {
     check_sizes(outputs[0], t, "all_gather");
     check_dense(t);
     return make(OpType::ALLGATHER, "distx:all_gather", inputs, outputs, o,
-                [this, t, out = outputs[0]] { all_gather(t, out); });
+                [this, t, out = outputs[0]](const Execute& execute) { all_gather(execute, t, out); });
   }
-  WorkPtr all_gather_single(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& o) override {
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& o) override {
     Tensors outputs{output}, inputs{input};
-    return all_gather_single_coalesced(outputs, inputs, o);
+    return allgather_into_tensor_coalesced(outputs, inputs, o);
   }
-  WorkPtr all_gather_single_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& o) override {
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& o) override {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       check_blocks(outputs.at(i), inputs[i], "all_gather_into_tensor");
       check_list({outputs[i]}, inputs[i], 1, "all_gather_into_tensor");
     }
-    return make(OpType::_ALLGATHER_BASE, "distx:all_gather", inputs, {outputs}, o, [this, outputs, inputs] {
+    return make(OpType::_ALLGATHER_BASE, "distx:all_gather", inputs, {outputs}, o, [this, outputs, inputs](const Execute& execute) {
       for (std::size_t i = 0; i < inputs.size(); ++i) {
         const auto all = room_for(outputs[i]);
-        all_gather(packed(inputs[i]), all);
+        all_gather(execute, packed(inputs[i]), all);
         unpack(all, outputs[i]);
       }
     });
@@ -354,11 +357,11 @@ class Backend final : public c10d::Backend {
         check_sizes({list[i]}, inputs[i], "all_gather_coalesced");
       }
     }
-    return make(OpType::ALLGATHER_COALESCED, "distx:all_gather", inputs, outputs, o, [this, outputs, inputs] {
+    return make(OpType::ALLGATHER_COALESCED, "distx:all_gather", inputs, outputs, o, [this, outputs, inputs](const Execute& execute) {
       for (std::size_t i = 0; i < inputs.size(); ++i) {
         Tensors out;
         for (const auto& list : outputs) out.push_back(list[i]);
-        all_gather(inputs[i], out);
+        all_gather(execute, inputs[i], out);
       }
     });
   }
@@ -369,12 +372,12 @@ class Backend final : public c10d::Backend {
     const Tensors out = rank_ == root ? outputs[0] : Tensors();
     if (rank_ == root) check_list(out, t, size_, "gather"), check_sizes(out, t, "gather");
     check_dense(t);
-    return make(OpType::GATHER, "distx:gather", inputs, outputs, o, [this, t, out, root] {
+    return make(OpType::GATHER, "distx:gather", inputs, outputs, o, [this, t, out, root](const Execute& execute) {
       const auto send = packed(t);
       const auto all = rank_ == root ? room_for(out) : at::Tensor();
       auto call = call_of(CollectiveKind::gather, elements(send), rank_ == root ? elements(all) : Span<AnyElement>());
       call.root = root;
-      group_->comm.execute(call);
+      execute(call);
       if (rank_ == root) split_into(all, out);
     });
   }
@@ -385,13 +388,13 @@ class Backend final : public c10d::Backend {
     const Tensors in = rank_ == root ? inputs[0] : Tensors();
     if (rank_ == root) check_list(in, t, size_, "scatter"), check_sizes(in, t, "scatter");
     check_dense(t);
-    return make(OpType::SCATTER, "distx:scatter", in.empty() ? outputs : in, {outputs}, o, [this, t, in, root] {
+    return make(OpType::SCATTER, "distx:scatter", in.empty() ? outputs : in, {outputs}, o, [this, t, in, root](const Execute& execute) {
       const auto send = rank_ == root ? joined(in) : at::Tensor();
       const auto receive = room_for(t);
       auto call =
           call_of(CollectiveKind::scatter, rank_ == root ? elements(send) : Span<AnyElement>(), elements(receive));
       call.root = root;
-      group_->comm.execute(call);
+      execute(call);
       unpack(receive, t);
     });
   }
@@ -402,65 +405,77 @@ class Backend final : public c10d::Backend {
     check_sizes({inputs[0][static_cast<std::size_t>(rank_)]}, t, "reduce_scatter");
     check_dense(t);
     return make(OpType::REDUCE_SCATTER, "distx:reduce_scatter", inputs[0], {outputs}, o,
-                [this, t, in = inputs[0], by = Reduction(o.reduceOp, t.scalar_type())] {
-                  reduce_scatter(joined(in), t, by, counts_of(in));
+                [this, t, in = inputs[0], by = Reduction(o.reduceOp, t)](const Execute& execute) {
+                  reduce_scatter(execute, joined(in), t, by, counts_of(in));
                 });
   }
-  WorkPtr reduce_scatter_single(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& o) override {
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& o) override {
     Tensors outputs{output}, inputs{input};
-    return reduce_scatter_single_coalesced(outputs, inputs, o);
+    return reduce_scatter_tensor_coalesced(outputs, inputs, o);
   }
-  WorkPtr reduce_scatter_single_coalesced(Tensors& outputs, Tensors& inputs,
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::ReduceScatterOptions& o) override {
     std::vector<Reduction> by;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       check_blocks(inputs[i], outputs.at(i), "reduce_scatter_tensor");
       check_list({outputs[i]}, inputs[i], 1, "reduce_scatter_tensor");
-      by.emplace_back(o.reduceOp, inputs[i].scalar_type());
+      by.emplace_back(o.reduceOp, inputs[i]);
     }
     return make(OpType::_REDUCE_SCATTER_BASE, "distx:reduce_scatter", inputs, {outputs}, o,
-                [this, outputs, inputs, by = std::move(by)] {
-                  for (std::size_t i = 0; i < inputs.size(); ++i) reduce_scatter(inputs[i], outputs[i], by[i], {});
+                [this, outputs, inputs, by = std::move(by)](const Execute& execute) {
+                  for (std::size_t i = 0; i < inputs.size(); ++i) reduce_scatter(execute, inputs[i], outputs[i], by[i], {});
                 });
   }
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& o) override {
     check_list(inputs, inputs.at(0), size_, "all_to_all");
     check_list(outputs, inputs[0], size_, "all_to_all");
-    return make(OpType::ALLTOALL, "distx:all_to_all", inputs, {outputs}, o, [this, outputs, inputs] {
+    return make(OpType::ALLTOALL, "distx:all_to_all", inputs, {outputs}, o, [this, outputs, inputs](const Execute& execute) {
       const auto receive = room_for(outputs);
-      all_to_all(joined(inputs), receive, counts_of(inputs), counts_of(outputs));
+      all_to_all(execute, joined(inputs), receive, counts_of(inputs), counts_of(outputs));
       split_into(receive, outputs);
     });
   }
-  WorkPtr all_to_all_single(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_sizes,
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_sizes,
                             std::vector<std::int64_t>& input_sizes, const c10d::AllToAllOptions& o) override {
     check_list({output}, input, 1, "all_to_all_single");
     check_dense(input);
     const auto sent = split_counts(input, input_sizes), received = split_counts(output, output_sizes);
     return make(OpType::ALLTOALL_BASE, "distx:all_to_all", {input}, {{output}}, o,
-                [this, output, input, sent, received] {
+                [this, output, input, sent, received](const Execute& execute) {
                   const auto receive = room_for(output);
-                  all_to_all(packed(input), receive, sent, received);
+                  all_to_all(execute, packed(input), receive, sent, received);
                   unpack(receive, output);
                 });
   }
   WorkPtr barrier(const c10d::BarrierOptions& o) override {
-    return make(OpType::BARRIER, nullptr, {}, {}, o,
-                [this] { group_->comm.execute(Call<>(distx::calls::Barrier<>{})); });
+    const Calls calls = [](const Execute& execute) { execute(Call<>(distx::calls::Barrier<>{})); };
+#ifdef DISTX_TORCH_CUDA
+    const auto bound = getBoundDeviceId();
+    if (group_->for_cuda || !o.device_ids.empty())
+      return gpus_
+          .of(*group_, !o.device_ids.empty()                ? static_cast<int>(o.device_ids[0])
+                       : bound.has_value() && bound->is_cuda() ? bound->index()
+                                                               : Gpus::current())
+          ->collective(OpType::BARRIER, nullptr, {}, {}, ++group_->sequence, calls);
+#endif
+    return make(OpType::BARRIER, nullptr, {}, {}, o, calls);
   }
   void monitoredBarrier(const c10d::BarrierOptions& o, bool wait_for_all) override;
 
   WorkPtr send(Tensors& tensors, int to, int tag) override {
-    return c10::make_intrusive<MessageWork>(group_, group_->send(only(tensors, "send"), to, tag), OpType::SEND,
-                                            "distx:send");
+    return message(OpType::SEND, only(tensors, "send"), to, tag, "distx:send");
   }
   WorkPtr recv(Tensors& tensors, int from, int tag) override {
-    return c10::make_intrusive<MessageWork>(group_, group_->receive(only(tensors, "recv"), from, tag), OpType::RECV,
-                                            "distx:recv");
+    return message(OpType::RECV, only(tensors, "recv"), from, tag, "distx:recv");
   }
   WorkPtr recvAnysource(Tensors& tensors, int tag) override {
-    return c10::make_intrusive<MessageWork>(group_, group_->receive(only(tensors, "recv"), -1, tag),
-                                            OpType::RECVANYSOURCE, "distx:recvAnySource");
+    return message(OpType::RECVANYSOURCE, only(tensors, "recv"), -1, tag, "distx:recvAnySource");
+  }
+  /// Makes the communicator of a GPU, before the first call. Collective.
+  void connect(int gpu) {
+#ifdef DISTX_TORCH_CUDA
+    static_cast<void>(gpus_.of(*group_, gpu));
+#endif
   }
 
  private:
@@ -500,45 +515,69 @@ class Backend final : public c10d::Backend {
     return call;
   }
 
-  void all_reduce(const at::Tensor& t, const Reduction& by) {
+  void all_reduce(const Execute& execute, const at::Tensor& t, const Reduction& by) {
     const auto buffer = by.operand(t);
     auto call = call_of(CollectiveKind::all_reduce, by.elements(buffer), by.elements(buffer));
     call.op = by.any;
-    group_->comm.execute(call);
+    execute(call);
     unpack(buffer, t);
   }
-  void all_gather(const at::Tensor& send, const at::Tensor& all, const Counts& counts = {}) {
+  void all_gather(const Execute& execute, const at::Tensor& send, const at::Tensor& all, const Counts& counts = {}) {
     auto call = call_of(CollectiveKind::all_gather, elements(send), elements(all));
     call.counts = counts;
-    group_->comm.execute(call);
+    execute(call);
   }
-  void all_gather(const at::Tensor& t, const Tensors& out) {
+  void all_gather(const Execute& execute, const at::Tensor& t, const Tensors& out) {
     const auto all = room_for(out);
-    all_gather(packed(t), all);
+    all_gather(execute, packed(t), all);
     split_into(all, out);
   }
-  void reduce_scatter(const at::Tensor& in, const at::Tensor& out, const Reduction& by, Counts counts) {
+  void reduce_scatter(const Execute& execute, const at::Tensor& in, const at::Tensor& out, const Reduction& by, Counts counts) {
     const auto send = by.operand(in), receive = room_for(out);
     if (in.is_complex())
       for (auto& count : counts) count *= 2;
     auto call = call_of(CollectiveKind::reduce_scatter, by.elements(send), by.elements(receive));
     call.op = by.any;
     call.counts = counts;
-    group_->comm.execute(call);
+    execute(call);
     unpack(receive, out);
   }
-  void all_to_all(const at::Tensor& send, const at::Tensor& receive, const Counts& sent, const Counts& received) {
+  void all_to_all(const Execute& execute, const at::Tensor& send, const at::Tensor& receive, const Counts& sent, const Counts& received) {
     auto call = call_of(CollectiveKind::all_to_all, elements(send), elements(receive));
     call.counts = sent;
     call.receive_counts = received;
-    group_->comm.execute(call);
+    execute(call);
   }
 
-  /// Starts a collective. A synchronous one is made at once, on this thread, if none is queued: the caller waits
+  WorkPtr message(OpType type, const at::Tensor& t, int peer, int tag, const char* title) {
+    check_dense(t);
+#ifdef DISTX_TORCH_CUDA
+    if (t.is_cuda()) {
+      if (type == OpType::RECVANYSOURCE) refuse("recv: NCCL receives from a rank that is named; pass src");
+      return gpus_.of(*group_, t.get_device())->message(type == OpType::SEND, t, peer, ++group_->sequence);
+    }
+#endif
+    return c10::make_intrusive<MessageWork>(
+        group_, type == OpType::SEND ? group_->send(t, peer, tag) : group_->receive(t, peer, tag), type, title);
+  }
+
+  /// Starts a collective. A synchronous one in host memory is made at once, on this thread, if none is queued: the caller waits
   /// anyway.
   template <class Options>
   WorkPtr make(OpType type, const char* title, const Tensors& inputs, std::vector<Tensors> outputs, const Options& o,
-               std::function<void()> calls) {
+               Calls calls) {
+    const auto check_device = [&](const Tensors& list) {
+      for (const auto& t : list)
+        if (t.device() != inputs[0].device())
+          refuse("tensors on " + t.device().str() + " and on " + inputs[0].device().str() + "; pass them on one device");
+    };
+    check_device(inputs);
+    for (const auto& list : outputs) check_device(list);
+#ifdef DISTX_TORCH_CUDA
+    if (!inputs.empty() && inputs[0].is_cuda())
+      return gpus_.of(*group_, inputs[0].get_device())
+          ->collective(type, title, inputs, std::move(outputs), ++group_->sequence, calls);
+#endif
     auto work = c10::make_intrusive<CollectiveWork>(group_, type, title, inputs, std::move(outputs), o.timeout,
                                                     std::move(calls));
     if (!o.asyncOp && work->getTimeout() >= group_->deadline && group_->queued.load() == 0)
@@ -549,6 +588,7 @@ class Backend final : public c10d::Backend {
   }
 
   std::shared_ptr<Group> group_;
+  Gpus gpus_;
   c10::intrusive_ptr<Options> options_;
   std::uint64_t monitored_ = 0;
 };
@@ -592,14 +632,17 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& o, bool wait_for_all)
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def(
       "create",
-      [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-         std::chrono::milliseconds timeout) -> c10::intrusive_ptr<c10d::Backend> {
+      [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout,
+         std::optional<int> gpu) -> c10::intrusive_ptr<c10d::Backend> {
         try {
-          return c10::make_intrusive<distx_torch::Backend>(store, rank, size, timeout);
+          auto backend = c10::make_intrusive<distx_torch::Backend>(store, rank, size, timeout);
+          if (gpu) backend->connect(*gpu);
+          return backend;
         } catch (const distx::Error&) {
           std::rethrow_exception(distx_torch::translated(std::current_exception(), timeout));
         }
       },
       pybind11::arg("store"), pybind11::arg("rank"), pybind11::arg("size"), pybind11::arg("timeout"),
-      pybind11::call_guard<pybind11::gil_scoped_release>());
+      pybind11::arg("gpu") = pybind11::none(), pybind11::call_guard<pybind11::gil_scoped_release>());
+  m.attr("has_cuda") = distx_torch::has_cuda;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <array>
 #include <atomic>
@@ -34,10 +34,17 @@ struct TorchStore {
   }
 };
 
+/// Whether a group takes CUDA tensors only, or first: torch.distributed prefixes the store that it passes by the device.
+struct StorePrefix : c10d::PrefixStore {
+  [[nodiscard]] static bool is_cuda(const c10d::Store& store) {
+    const auto* const prefixed = dynamic_cast<const c10d::PrefixStore*>(&store);
+    return prefixed != nullptr && prefixed->*&StorePrefix::prefix_ == "cuda/";
+  }
+};
+
 /// Which tags each rank has sent to each other rank, in memory that all of them see: receives from any rank ask it.
 class SentTags {
  public:
-  SentTags() = default;
   SentTags(distx::ShmCommunicator& comm);
 
   /// Notes a send, before it is started. Blocks while the receiver has not looked at the last `most` sends.
@@ -72,13 +79,23 @@ struct Message {
   std::exception_ptr error{};
 };
 
-/// What the handles of one process group share: a communicator for collectives, one for messages, and the thread that
-/// makes asynchronous calls in their order.
+/// Makes one call of a collective; its spans may be of a GPU's memory.
+using Execute = std::function<void(const distx::calls::Call<>&)>;
+/// The calls of a collective, with the copies before and after them.
+using Calls = std::function<void(const Execute&)>;
+
+/// What the handles of one process group share: a communicator for collectives in host memory, one for messages, and
+/// the thread that makes asynchronous calls in their order.
 struct Group {
   Group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, milliseconds timeout);
 
+  /// Makes the communicators, at once or, of a group for CUDA, when host memory is first used. Collective.
+  void connect();
+  void revoke(const std::string& reason) const {
+    if (revoke_) revoke_(reason);
+  }
   /// Makes a collective's calls, one thread at a time.
-  void run(const std::function<void()>& calls);
+  void run(const Calls& calls);
 
   std::shared_ptr<Message> send(const at::Tensor& tensor, int to, int tag);
   /// @param from  -1: any rank
@@ -90,8 +107,7 @@ struct Group {
   const int rank, size;
   const milliseconds deadline;        ///< of the communicators
   std::atomic<milliseconds> timeout;  ///< the deadline, or a shorter time that was set later
-  distx::ShmCommunicator comm, messages;
-  std::function<void(const std::string&)> revoke;
+  const bool for_cuda;
   std::atomic<int> queued{0};
   std::atomic<std::uint64_t> sequence{0};
 
@@ -99,8 +115,11 @@ struct Group {
   bool test_locked(Message& message);
   std::shared_ptr<Message> post(Message message);
 
+  std::once_flag connected_;
+  std::optional<distx::ShmCommunicator> comm_, messages_;
+  std::function<void(const std::string&)> revoke_;
   std::mutex turn_, message_mutex_;
-  SentTags sent_tags_;
+  std::optional<SentTags> sent_tags_;
   std::list<std::shared_ptr<Message>> in_flight_;  // whatever becomes of the handles
 
  public:
@@ -163,17 +182,23 @@ inline Group::Group(const c10::intrusive_ptr<c10d::Store>& s, int r, int n, mill
       size(n),
       deadline(limit),
       timeout(limit),
-      comm([&] {
-        distx::KeyValueConnector connector(TorchStore{s}, "distx/", r, n, limit);
-        return distx::ShmCommunicator(connector, limit);
-      }()),
-      messages(comm.split(0, r)),
-      revoke(comm.revoker()),  // of both
-      sent_tags_(messages) {}
+      for_cuda(StorePrefix::is_cuda(*s)) {
+  if (!for_cuda) connect();
+}
+inline void Group::connect() {
+  std::call_once(connected_, [this] {
+    distx::KeyValueConnector connector(TorchStore{store}, "distx/", rank, size, deadline);
+    comm_.emplace(connector, deadline);
+    messages_.emplace(comm_->split(0, rank));
+    revoke_ = comm_->revoker();  // of both
+    sent_tags_.emplace(*messages_);
+  });
+}
 
-inline void Group::run(const std::function<void()>& calls) {
+inline void Group::run(const Calls& calls) {
+  connect();
   const std::lock_guard lock(turn_);
-  calls();
+  calls([this](const distx::calls::Call<>& call) { comm_->execute(call); });
 }
 inline std::shared_ptr<Message> Group::post(Message message) {
   const auto posted = std::make_shared<Message>(std::move(message));
@@ -183,13 +208,15 @@ inline std::shared_ptr<Message> Group::post(Message message) {
   return posted;
 }
 inline std::shared_ptr<Message> Group::send(const at::Tensor& tensor, int to, int tag) {
+  connect();
   const std::lock_guard lock(message_mutex_);
-  if (to >= 0 && to < size) sent_tags_.add(to, tag, timeout);
+  if (to >= 0 && to < size) sent_tags_->add(to, tag, timeout);
   return post({.tensor = tensor, .staging = packed(tensor), .sends = true, .peer = to, .tag = tag});
 }
 inline std::shared_ptr<Message> Group::receive(const at::Tensor& tensor, int from, int tag) {
+  connect();
   const std::lock_guard lock(message_mutex_);
-  if (from >= 0 && from < size) sent_tags_.receive(from, tag);
+  if (from >= 0 && from < size) sent_tags_->receive(from, tag);
   return post({.tensor = tensor, .staging = room_for(tensor), .peer = from, .tag = tag});
 }
 inline bool Group::test(Message& message) {
@@ -199,7 +226,7 @@ inline bool Group::test(Message& message) {
 inline bool Group::test_locked(Message& message) {
   if (message.done) return true;
   try {
-    if (!message.started && message.peer < 0) message.peer = sent_tags_.receive_any(message.tag).value_or(-1);
+    if (!message.started && message.peer < 0) message.peer = sent_tags_->receive_any(message.tag).value_or(-1);
     if (!message.started) {
       if (message.peer < 0) return false;
       distx::calls::Call<> call;
@@ -208,7 +235,7 @@ inline bool Group::test_locked(Message& message) {
                                   distx::ElementType::bytes, 1};
       call.to = call.from = message.peer;
       call.tag = message.tag;
-      message.pending = messages.start(call);
+      message.pending = messages_->start(call);
       message.started = true;
     }
     if (!message.pending.test()) return false;

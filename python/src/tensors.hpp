@@ -12,12 +12,19 @@ using std::chrono::milliseconds;
 using Tensors = std::vector<at::Tensor>;
 using Counts = std::vector<std::size_t>;
 
+#ifdef DISTX_TORCH_CUDA
+inline constexpr bool has_cuda = true;
+#else
+inline constexpr bool has_cuda = false;
+#endif
+
 [[noreturn]] inline void refuse(const std::string& message) { C10_THROW_ERROR(ValueError, "distx: " + message); }
 
 inline void check_dense(const at::Tensor& t) {
-  if (!t.defined() || !t.device().is_cpu() || t.layout() != at::kStrided)
-    refuse("the tensor is " + (t.defined() ? t.toString() + " on " + t.device().str() : std::string("undefined")) +
-           "; pass a dense one in host memory");
+  if (t.defined() && t.layout() == at::kStrided && (t.is_cpu() || (has_cuda && t.is_cuda()))) return;
+  refuse("the tensor is " + (t.defined() ? t.toString() + " on " + t.device().str() : std::string("undefined")) +
+         (has_cuda ? "; pass a dense one in host memory or of CUDA"
+                   : "; this build of distx_torch has no CUDA, pass a dense one in host memory"));
 }
 /// Returns the elements of a contiguous tensor; those of a type that distx does not have, as bytes.
 inline Span<AnyElement> elements(const at::Tensor& t) {
