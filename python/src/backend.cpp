@@ -56,7 +56,7 @@ struct Reduction {
       default:
         refuse("there is no such ReduceOp");
     }
-    if (is_bool && t.is_cuda() && kind != bit_xor) kind = kind == bit_or || kind == max ? max : min;  // which NCCL has
+    if (is_bool && t.is_cuda()) kind = kind == bit_or ? max : kind == bit_and ? min : kind;  // which NCCL has
     if (is_complex && kind != sum && kind != average)
       refuse("complex tensors can be summed and averaged, but " + std::string(name_of(kind)) + " is for real ones");
     try {
@@ -262,13 +262,14 @@ class Backend final : public c10d::Backend {
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& o) override {
     const auto t = only(tensors, "broadcast");
     check_dense(t);
-    return make(OpType::BROADCAST, "distx:broadcast", tensors, {tensors}, o, [this, t, root = root_of(o)](const Execute& execute) {
-      const auto buffer = rank_ == root ? packed(t) : room_for(t);
-      auto call = call_of(CollectiveKind::broadcast, elements(buffer), elements(buffer));
-      call.root = root;
-      execute(call);
-      if (rank_ != root) unpack(buffer, t);
-    });
+    return make(OpType::BROADCAST, "distx:broadcast", tensors, {tensors}, o,
+                [this, t, root = root_of(o)](const Execute& execute) {
+                  const auto buffer = rank_ == root ? packed(t) : room_for(t);
+                  auto call = call_of(CollectiveKind::broadcast, elements(buffer), elements(buffer));
+                  call.root = root;
+                  execute(call);
+                  if (rank_ != root) unpack(buffer, t);
+                });
   }
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& o) override {
     const auto t = only(tensors, "all_reduce");
@@ -289,24 +290,26 @@ class Backend final : public c10d::Backend {
     const auto t = only(tensors, "all_reduce");
     if (o.reduceOp.op_ != c10d::ReduceOp::SUM || !t.is_cpu())
       refuse("sparse tensors can be summed only, and in host memory");
-    return make(OpType::_ALLREDUCE_SPARSE, "distx:sparse_all_reduce", tensors, {tensors}, o, [this, t](const Execute& execute) {
-      const auto mine = t.coalesce();
-      const auto count = at::full({1}, mine._nnz(), at::kLong);
-      const auto counts = at::empty({size_}, at::kLong);
-      all_gather(execute, count, counts);
-      const auto gathered = [&](const at::Tensor& rows) {  // {nnz, …} of each rank
-        auto sizes = rows.sizes().vec();
-        const auto each = rows.numel() / std::max<std::int64_t>(sizes[0], 1);
-        sizes[0] = counts.sum().item<std::int64_t>();
-        const auto all = at::empty(sizes, rows.options());
-        Counts parts;
-        for (int r = 0; r < size_; ++r)
-          parts.push_back(static_cast<std::size_t>(counts[r].item<std::int64_t>() * each_of(each, rows)));
-        all_gather(execute, rows.contiguous(), all, parts);
-        return all;
-      };
-      t.copy_(at::sparse_coo_tensor(gathered(mine.indices().t()).t(), gathered(mine.values()), t.sizes()).coalesce());
-    });
+    return make(
+        OpType::_ALLREDUCE_SPARSE, "distx:sparse_all_reduce", tensors, {tensors}, o, [this, t](const Execute& execute) {
+          const auto mine = t.coalesce();
+          const auto count = at::full({1}, mine._nnz(), at::kLong);
+          const auto counts = at::empty({size_}, at::kLong);
+          all_gather(execute, count, counts);
+          const auto gathered = [&](const at::Tensor& rows) {  // {nnz, …} of each rank
+            auto sizes = rows.sizes().vec();
+            const auto each = rows.numel() / std::max<std::int64_t>(sizes[0], 1);
+            sizes[0] = counts.sum().item<std::int64_t>();
+            const auto all = at::empty(sizes, rows.options());
+            Counts parts;
+            for (int r = 0; r < size_; ++r)
+              parts.push_back(static_cast<std::size_t>(counts[r].item<std::int64_t>() * each_of(each, rows)));
+            all_gather(execute, rows.contiguous(), all, parts);
+            return all;
+          };
+          t.copy_(
+              at::sparse_coo_tensor(gathered(mine.indices().t()).t(), gathered(mine.values()), t.sizes()).coalesce());
+        });
   }
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& o) override {
     const auto t = only(tensors, "reduce");
@@ -339,13 +342,14 @@ class Backend final : public c10d::Backend {
       check_blocks(outputs.at(i), inputs[i], "all_gather_into_tensor");
       check_list({outputs[i]}, inputs[i], 1, "all_gather_into_tensor");
     }
-    return make(OpType::_ALLGATHER_BASE, "distx:all_gather", inputs, {outputs}, o, [this, outputs, inputs](const Execute& execute) {
-      for (std::size_t i = 0; i < inputs.size(); ++i) {
-        const auto all = room_for(outputs[i]);
-        all_gather(execute, packed(inputs[i]), all);
-        unpack(all, outputs[i]);
-      }
-    });
+    return make(OpType::_ALLGATHER_BASE, "distx:all_gather", inputs, {outputs}, o,
+                [this, outputs, inputs](const Execute& execute) {
+                  for (std::size_t i = 0; i < inputs.size(); ++i) {
+                    const auto all = room_for(outputs[i]);
+                    all_gather(execute, packed(inputs[i]), all);
+                    unpack(all, outputs[i]);
+                  }
+                });
   }
   WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                               const c10d::AllgatherOptions& o) override {
@@ -357,13 +361,14 @@ class Backend final : public c10d::Backend {
         check_sizes({list[i]}, inputs[i], "all_gather_coalesced");
       }
     }
-    return make(OpType::ALLGATHER_COALESCED, "distx:all_gather", inputs, outputs, o, [this, outputs, inputs](const Execute& execute) {
-      for (std::size_t i = 0; i < inputs.size(); ++i) {
-        Tensors out;
-        for (const auto& list : outputs) out.push_back(list[i]);
-        all_gather(execute, inputs[i], out);
-      }
-    });
+    return make(OpType::ALLGATHER_COALESCED, "distx:all_gather", inputs, outputs, o,
+                [this, outputs, inputs](const Execute& execute) {
+                  for (std::size_t i = 0; i < inputs.size(); ++i) {
+                    Tensors out;
+                    for (const auto& list : outputs) out.push_back(list[i]);
+                    all_gather(execute, inputs[i], out);
+                  }
+                });
   }
   WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& o) override {
     const auto t = only(inputs, "gather");
@@ -388,15 +393,16 @@ class Backend final : public c10d::Backend {
     const Tensors in = rank_ == root ? inputs[0] : Tensors();
     if (rank_ == root) check_list(in, t, size_, "scatter"), check_sizes(in, t, "scatter");
     check_dense(t);
-    return make(OpType::SCATTER, "distx:scatter", in.empty() ? outputs : in, {outputs}, o, [this, t, in, root](const Execute& execute) {
-      const auto send = rank_ == root ? joined(in) : at::Tensor();
-      const auto receive = room_for(t);
-      auto call =
-          call_of(CollectiveKind::scatter, rank_ == root ? elements(send) : Span<AnyElement>(), elements(receive));
-      call.root = root;
-      execute(call);
-      unpack(receive, t);
-    });
+    return make(OpType::SCATTER, "distx:scatter", in.empty() ? outputs : in, {outputs}, o,
+                [this, t, in, root](const Execute& execute) {
+                  const auto send = rank_ == root ? joined(in) : at::Tensor();
+                  const auto receive = room_for(t);
+                  auto call = call_of(CollectiveKind::scatter, rank_ == root ? elements(send) : Span<AnyElement>(),
+                                      elements(receive));
+                  call.root = root;
+                  execute(call);
+                  unpack(receive, t);
+                });
   }
   WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& o) override {
     const auto t = only(outputs, "reduce_scatter");
@@ -423,20 +429,22 @@ class Backend final : public c10d::Backend {
     }
     return make(OpType::_REDUCE_SCATTER_BASE, "distx:reduce_scatter", inputs, {outputs}, o,
                 [this, outputs, inputs, by = std::move(by)](const Execute& execute) {
-                  for (std::size_t i = 0; i < inputs.size(); ++i) reduce_scatter(execute, inputs[i], outputs[i], by[i], {});
+                  for (std::size_t i = 0; i < inputs.size(); ++i)
+                    reduce_scatter(execute, inputs[i], outputs[i], by[i], {});
                 });
   }
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& o) override {
     check_list(inputs, inputs.at(0), size_, "all_to_all");
     check_list(outputs, inputs[0], size_, "all_to_all");
-    return make(OpType::ALLTOALL, "distx:all_to_all", inputs, {outputs}, o, [this, outputs, inputs](const Execute& execute) {
-      const auto receive = room_for(outputs);
-      all_to_all(execute, joined(inputs), receive, counts_of(inputs), counts_of(outputs));
-      split_into(receive, outputs);
-    });
+    return make(OpType::ALLTOALL, "distx:all_to_all", inputs, {outputs}, o,
+                [this, outputs, inputs](const Execute& execute) {
+                  const auto receive = room_for(outputs);
+                  all_to_all(execute, joined(inputs), receive, counts_of(inputs), counts_of(outputs));
+                  split_into(receive, outputs);
+                });
   }
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_sizes,
-                            std::vector<std::int64_t>& input_sizes, const c10d::AllToAllOptions& o) override {
+                        std::vector<std::int64_t>& input_sizes, const c10d::AllToAllOptions& o) override {
     check_list({output}, input, 1, "all_to_all_single");
     check_dense(input);
     const auto sent = split_counts(input, input_sizes), received = split_counts(output, output_sizes);
@@ -453,7 +461,7 @@ class Backend final : public c10d::Backend {
     const auto bound = getBoundDeviceId();
     if (group_->for_cuda || !o.device_ids.empty())
       return gpus_
-          .of(*group_, !o.device_ids.empty()                ? static_cast<int>(o.device_ids[0])
+          .of(*group_, !o.device_ids.empty()                   ? static_cast<int>(o.device_ids[0])
                        : bound.has_value() && bound->is_cuda() ? bound->index()
                                                                : Gpus::current())
           ->collective(OpType::BARRIER, nullptr, {}, {}, ++group_->sequence, calls);
@@ -532,7 +540,8 @@ class Backend final : public c10d::Backend {
     all_gather(execute, packed(t), all);
     split_into(all, out);
   }
-  void reduce_scatter(const Execute& execute, const at::Tensor& in, const at::Tensor& out, const Reduction& by, Counts counts) {
+  void reduce_scatter(const Execute& execute, const at::Tensor& in, const at::Tensor& out, const Reduction& by,
+                      Counts counts) {
     const auto send = by.operand(in), receive = room_for(out);
     if (in.is_complex())
       for (auto& count : counts) count *= 2;
@@ -542,7 +551,8 @@ class Backend final : public c10d::Backend {
     execute(call);
     unpack(receive, out);
   }
-  void all_to_all(const Execute& execute, const at::Tensor& send, const at::Tensor& receive, const Counts& sent, const Counts& received) {
+  void all_to_all(const Execute& execute, const at::Tensor& send, const at::Tensor& receive, const Counts& sent,
+                  const Counts& received) {
     auto call = call_of(CollectiveKind::all_to_all, elements(send), elements(receive));
     call.counts = sent;
     call.receive_counts = received;
@@ -561,15 +571,16 @@ class Backend final : public c10d::Backend {
         group_, type == OpType::SEND ? group_->send(t, peer, tag) : group_->receive(t, peer, tag), type, title);
   }
 
-  /// Starts a collective. A synchronous one in host memory is made at once, on this thread, if none is queued: the caller waits
-  /// anyway.
+  /// Starts a collective. A synchronous one in host memory is made at once, on this thread, if none is queued: the
+  /// caller waits anyway.
   template <class Options>
   WorkPtr make(OpType type, const char* title, const Tensors& inputs, std::vector<Tensors> outputs, const Options& o,
                Calls calls) {
     const auto check_device = [&](const Tensors& list) {
       for (const auto& t : list)
         if (t.device() != inputs[0].device())
-          refuse("tensors on " + t.device().str() + " and on " + inputs[0].device().str() + "; pass them on one device");
+          refuse("tensors on " + t.device().str() + " and on " + inputs[0].device().str() +
+                 "; pass them on one device");
     };
     check_device(inputs);
     for (const auto& list : outputs) check_device(list);

@@ -40,12 +40,17 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
   /// Whether the communicator has ended: what was in flight is not complete, though the GPU is done with it.
   [[nodiscard]] bool failed() const noexcept { return comm.native_handle() == nullptr; }
   /// @throws why the communicator has ended, if it has
-  void check() {
+  void check(c10d::OpType type) {
     if (!failed()) return;
-    guarded([&] { static_cast<void>(comm.start(distx::calls::Call<Cuda>(distx::calls::Barrier<Cuda>{}))); });
-    C10_THROW_ERROR(DistBackendError, "distx: the communicator of " + name() + " has ended");
+    std::string why = "the communicator has ended";
+    try {
+      static_cast<void>(comm.start(distx::calls::Call<Cuda>(distx::calls::Barrier<Cuda>{})));  // is not begun
+    } catch (const distx::Error& error) {
+      why = error.message();
+    }
+    C10_THROW_ERROR(DistBackendError, "distx: " + c10d::opTypeToString(type) + " on cuda:" + std::to_string(index) +
+                                          " is not complete: " + why);
   }
-  [[nodiscard]] std::string name() const { return "cuda:" + std::to_string(index); }
   /// Runs `f`, whose errors become those of torch.distributed.
   template <class F>
   void guarded(F&& f) {
@@ -103,17 +108,11 @@ class GpuWork final : public c10d::Work {
   void posted(distx::Pending<Cuda> pending) { pending_ = std::move(pending), followed_ = false, finish(); }
 
   bool isCompleted() override {
-    if (gpu_->failed() || (!followed_ && !pending_.test())) return gpu_->failed();
+    if (gpu_->failed()) return true;
+    if (!followed_ && !pending_.test()) return false;
     return follow(), event_.query();
   }
   bool isSuccess() const override { return !gpu_->failed() && followed_ && event_.query(); }
-  std::exception_ptr exception() const override {
-    try {
-      return gpu_->check(), nullptr;
-    } catch (...) {
-      return std::current_exception();
-    }
-  }
   bool wait(milliseconds limit) override {
     follow();
     const c10::cuda::CUDAGuard guard(gpu_->index);
@@ -130,7 +129,7 @@ class GpuWork final : public c10d::Work {
     } else {
       event_.block(c10::cuda::getCurrentCUDAStream(gpu_->index));
     }
-    gpu_->check();
+    gpu_->check(opType_);
     waited_ = true;
     inputs_.clear();  // later work that overwrites them is enqueued after the call
     return true;
@@ -139,7 +138,6 @@ class GpuWork final : public c10d::Work {
   void blockCurrentStream() override { wait(kNoTimeout); }
   void abort() override { gpu_->comm.revoke("a call was aborted"); }
   Tensors result() override { return outputs_.empty() ? Tensors() : outputs_[0]; }
-  int sourceRank() const override { return -1; }
   std::uint64_t getSequencenumber() const override { return sequence_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     follow();
@@ -199,23 +197,21 @@ inline WorkPtr Gpu::collective(c10d::OpType type, const char* title, const Tenso
     before_.block(collectives);
     const c10::cuda::CUDAStreamGuard stream(collectives);
     const at::NoGradGuard no_grad;
-    calls([this](const distx::calls::Call<>& call) {
-      comm.start(on_gpu(call), comm.stream()).wait(comm.stream());
-    });
+    calls([this](const distx::calls::Call<>& call) { comm.start(on_gpu(call), comm.stream()).wait(comm.stream()); });
     work->enqueued(collectives);
   });
   return work;
 }
 inline WorkPtr Gpu::message(bool sends, const at::Tensor& tensor, int peer, std::uint64_t sequence) {
   if (!tensor.is_contiguous()) refuse("a CUDA tensor that is sent or received must be contiguous");
-  auto work = c10::make_intrusive<GpuWork>(
-      shared_from_this(), sends ? c10d::OpType::SEND : c10d::OpType::RECV, sends ? "distx:send" : "distx:recv",
-      Tensors{tensor}, std::vector<Tensors>{{tensor}}, sequence);
+  auto work = c10::make_intrusive<GpuWork>(shared_from_this(), sends ? c10d::OpType::SEND : c10d::OpType::RECV,
+                                           sends ? "distx:send" : "distx:recv", Tensors{tensor},
+                                           std::vector<Tensors>{{tensor}}, sequence);
   guarded([&] {
     distx::calls::Call<Cuda> call;
     call.kind = sends ? distx::calls::CollectiveKind::send : distx::calls::CollectiveKind::receive;
-    call.send = call.receive = {tensor.data_ptr(), static_cast<std::size_t>(tensor.nbytes()), distx::ElementType::bytes,
-                                1};
+    call.send =
+        call.receive = {tensor.data_ptr(), static_cast<std::size_t>(tensor.nbytes()), distx::ElementType::bytes, 1};
     call.to = call.from = peer;  // NCCL has no tags
     work->posted(comm.start(call, c10::cuda::getCurrentCUDAStream(index).stream()));
   });

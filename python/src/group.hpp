@@ -34,7 +34,8 @@ struct TorchStore {
   }
 };
 
-/// Whether a group takes CUDA tensors only, or first: torch.distributed prefixes the store that it passes by the device.
+/// Whether a group takes CUDA tensors only, or first: torch.distributed prefixes the store that it passes by the
+/// device.
 struct StorePrefix : c10d::PrefixStore {
   [[nodiscard]] static bool is_cuda(const c10d::Store& store) {
     const auto* const prefixed = dynamic_cast<const c10d::PrefixStore*>(&store);
@@ -177,12 +178,7 @@ inline std::optional<int> SentTags::receive_any(int tag) {
 }
 
 inline Group::Group(const c10::intrusive_ptr<c10d::Store>& s, int r, int n, milliseconds limit)
-    : store(s),
-      rank(r),
-      size(n),
-      deadline(limit),
-      timeout(limit),
-      for_cuda(StorePrefix::is_cuda(*s)) {
+    : store(s), rank(r), size(n), deadline(limit), timeout(limit), for_cuda(StorePrefix::is_cuda(*s)) {
   if (!for_cuda) connect();
 }
 inline void Group::connect() {
