@@ -62,6 +62,9 @@ def build(folder):
     done = subprocess.run(command, cwd=os.path.join(ROOT, "python"), env=environment, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}: status {done.returncode}\n{done.stdout}{done.stderr}")
+    for line in done.stdout.splitlines():
+        if line.startswith("distx_torch: "):  # what it is built without, and why
+            print(line, flush=True)
 
 
 def load():
