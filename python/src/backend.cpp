@@ -256,7 +256,8 @@ class Backend final : public c10d::Backend {
   void setSequenceNumberForGroup() override {}
   void abort() override { group_->revoke("the process group was aborted"), gpus_.abort(); }
   void shutdown() override {
-    distx::detail::wait_until(distx::no_timeout, [this] { return group_->queued.load() == 0; }, [] { return false; });
+    distx::detail::wait_until(
+        distx::no_timeout, [this] { return group_->queued.load() == 0; }, [] { return false; });
   }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& o) override {
@@ -457,16 +458,14 @@ class Backend final : public c10d::Backend {
   }
   WorkPtr barrier(const c10d::BarrierOptions& o) override {
     const Calls calls = [](const Execute& execute) { execute(Call<>(distx::calls::Barrier<>{})); };
-#ifdef DISTX_TORCH_CUDA
+    if (!group_->for_cuda && (!has_cuda || o.device_ids.empty()))
+      return make(OpType::BARRIER, nullptr, {}, {}, o, calls);
     const auto bound = getBoundDeviceId();
-    if (group_->for_cuda || !o.device_ids.empty())
-      return gpus_
-          .of(*group_, !o.device_ids.empty()                   ? static_cast<int>(o.device_ids[0])
-                       : bound.has_value() && bound->is_cuda() ? bound->index()
-                                                               : Gpus::current())
-          ->collective(OpType::BARRIER, nullptr, {}, {}, ++group_->sequence, calls);
-#endif
-    return make(OpType::BARRIER, nullptr, {}, {}, o, calls);
+    const int gpu = !o.device_ids.empty() ? static_cast<int>(o.device_ids[0])
+                    : bound               ? bound->index()
+                                          : Gpus::current();
+    return gpus_.of(*group_, gpu)
+        ->collective(OpType::BARRIER, nullptr, Tensors(), std::vector<Tensors>(), ++group_->sequence, calls);
   }
   void monitoredBarrier(const c10d::BarrierOptions& o, bool wait_for_all) override;
 
@@ -480,11 +479,7 @@ class Backend final : public c10d::Backend {
     return message(OpType::RECVANYSOURCE, only(tensors, "recv"), -1, tag, "distx:recvAnySource");
   }
   /// Makes the communicator of a GPU, before the first call. Collective.
-  void connect(int gpu) {
-#ifdef DISTX_TORCH_CUDA
-    static_cast<void>(gpus_.of(*group_, gpu));
-#endif
-  }
+  void connect(int gpu) { static_cast<void>(gpus_.of(*group_, gpu)); }
 
  private:
   template <class Options>
@@ -561,12 +556,10 @@ class Backend final : public c10d::Backend {
 
   WorkPtr message(OpType type, const at::Tensor& t, int peer, int tag, const char* title) {
     check_dense(t);
-#ifdef DISTX_TORCH_CUDA
     if (t.is_cuda()) {
       if (type == OpType::RECVANYSOURCE) refuse("recv: NCCL receives from a rank that is named; pass src");
       return gpus_.of(*group_, t.get_device())->message(type == OpType::SEND, t, peer, ++group_->sequence);
     }
-#endif
     return c10::make_intrusive<MessageWork>(
         group_, type == OpType::SEND ? group_->send(t, peer, tag) : group_->receive(t, peer, tag), type, title);
   }
@@ -584,11 +577,9 @@ class Backend final : public c10d::Backend {
     };
     check_device(inputs);
     for (const auto& list : outputs) check_device(list);
-#ifdef DISTX_TORCH_CUDA
     if (!inputs.empty() && inputs[0].is_cuda())
       return gpus_.of(*group_, inputs[0].get_device())
           ->collective(type, title, inputs, std::move(outputs), ++group_->sequence, calls);
-#endif
     auto work = c10::make_intrusive<CollectiveWork>(group_, type, title, inputs, std::move(outputs), o.timeout,
                                                     std::move(calls));
     if (!o.asyncOp && work->getTimeout() >= group_->deadline && group_->queued.load() == 0)

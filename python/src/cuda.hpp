@@ -28,7 +28,11 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
         comm([&] {
           const c10::cuda::CUDAGuard guard(index);
           distx::KeyValueConnector connector(TorchStore{group.store}, prefix, rank, group.size, timeout);
-          return distx::NcclCommunicator(connector, {.deadline = timeout, .device = gpu});
+          // Where NCCL connects all ranks at once, no call waits for them, and this thread can enqueue it: the deadline
+          // applies for all that.
+          const char* const late = std::getenv("NCCL_RUNTIME_CONNECT");
+          return distx::NcclCommunicator(
+              connector, {.deadline = timeout, .device = gpu, .blocking = late != nullptr && *late == '0'});
         }()),
         collectives(c10::cuda::getStreamFromExternal(comm.stream().native_handle(), index)),
         messages(c10::cuda::getStreamFromPool(false, index)) {}
@@ -62,15 +66,13 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
       std::rethrow_exception(translated(std::current_exception(), timeout));
     }
   }
-  /// Keeps tensors until the GPU has passed the event.
-  void keep(c10::cuda::CUDAEvent event, std::vector<Tensors> tensors) {
-    kept_.emplace_back(std::move(event), std::move(tensors));
-  }
 
  private:
-  std::recursive_mutex mutex_;
+  friend class GpuWork;
+  std::mutex mutex_;
   c10::cuda::CUDAEvent before_;
-  std::list<std::pair<c10::cuda::CUDAEvent, std::vector<Tensors>>> kept_;  // destroyed after the communicator
+  // Tensors of calls that nobody has waited for, and the calls' ends. Destroyed after the communicator.
+  std::list<std::pair<c10::cuda::CUDAEvent, std::vector<Tensors>>> kept_;
 
  public:
   const c10::DeviceIndex index;
@@ -94,10 +96,8 @@ class GpuWork final : public c10d::Work {
     if (waited_) return;
     try {
       follow();
-      gpu_->guarded([this] {
-        outputs_.push_back(std::move(inputs_));
-        gpu_->keep(std::move(event_), std::move(outputs_));
-      });
+      outputs_.push_back(std::move(inputs_));
+      gpu_->guarded([this] { gpu_->kept_.emplace_back(std::move(event_), std::move(outputs_)); });
     } catch (const std::exception&) {  // the group's next call throws it
     }
   }
@@ -141,11 +141,13 @@ class GpuWork final : public c10d::Work {
   std::uint64_t getSequencenumber() const override { return sequence_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     follow();
-    const std::lock_guard lock(mutex_);
-    if (future_) return future_;
-    const auto list = c10::ListType::create(c10::TensorType::get());
-    future_ = c10::make_intrusive<c10::ivalue::Future>(outputs_.size() > 1 ? c10::ListType::create(list) : list,
-                                                       std::vector{c10::Device(c10::kCUDA, gpu_->index)});
+    {
+      const std::lock_guard lock(mutex_);
+      if (future_) return future_;
+      const auto list = c10::ListType::create(c10::TensorType::get());
+      future_ = c10::make_intrusive<c10::ivalue::Future>(outputs_.size() > 1 ? c10::ListType::create(list) : list,
+                                                         std::vector{c10::Device(c10::kCUDA, gpu_->index)});
+    }
     // The future is complete when the stream on which that is said is.
     const c10::cuda::CUDAStreamGuard stream(c10::cuda::getStreamFromPool(false, gpu_->index));
     event_.block(c10::cuda::getCurrentCUDAStream(gpu_->index));
@@ -191,8 +193,9 @@ class GpuWork final : public c10d::Work {
 inline WorkPtr Gpu::collective(c10d::OpType type, const char* title, const Tensors& inputs,
                                std::vector<Tensors> outputs, std::uint64_t sequence, const Calls& calls) {
   auto work = c10::make_intrusive<GpuWork>(shared_from_this(), type, title, inputs, std::move(outputs), sequence);
+  decltype(kept_) released;  // without the lock: Python's lock may be needed
   guarded([&] {
-    kept_.remove_if([](const auto& kept) { return kept.first.query(); });
+    while (!kept_.empty() && kept_.front().first.query()) released.splice(released.end(), kept_, kept_.begin());
     before_.record(c10::cuda::getCurrentCUDAStream(index));
     before_.block(collectives);
     const c10::cuda::CUDAStreamGuard stream(collectives);
@@ -218,12 +221,9 @@ inline WorkPtr Gpu::message(bool sends, const at::Tensor& tensor, int peer, std:
   return work;
 }
 
-#endif
-
 /// The calls of a group on the GPUs of this process.
 class Gpus {
  public:
-#ifdef DISTX_TORCH_CUDA
   /// Returns those of one GPU. Collective where it is the first use.
   [[nodiscard]] std::shared_ptr<Gpu> of(const Group& group, int index) {
     const std::lock_guard lock(mutex_);
@@ -246,9 +246,19 @@ class Gpus {
   std::mutex mutex_;
   std::map<int, std::shared_ptr<Gpu>> gpus_;
   int made_ = 0;
-#else
-  void abort() {}
-#endif
 };
+
+#else
+
+/// There are none in this build.
+struct Gpus {
+  [[nodiscard]] std::shared_ptr<Gpus> of(const Group&, int) { refuse("this build of distx_torch has no CUDA"); }
+  WorkPtr collective(auto&&...) { return {}; }
+  WorkPtr message(auto&&...) { return {}; }
+  void abort() {}
+  [[nodiscard]] static int current() { return 0; }
+};
+
+#endif
 
 }  // namespace distx_torch

@@ -5,7 +5,8 @@
     tests/torch/cuda.py [--build FOLDER] [--ranks 1 2] [--checks NAME…] [--timings]
 
 Builds the extension into FOLDER, by default a temporary one. Prints a line for each check and continues after one that
-fails. With --timings, all_reduce through distx and through PyTorch's own NCCL backend, in turns. 77 without a GPU.
+fails. With --timings, all_reduce through distx and through PyTorch's own NCCL backend, in turns, also with
+NCCL_RUNTIME_CONNECT=0. 77 without a GPU.
 """
 import argparse
 import copy
@@ -494,6 +495,7 @@ class Checks:
 
 
 NAMES = [name for name in vars(Checks) if name.startswith("check_")]
+AT_ONCE = ["first_call", "all_to_all", "messages", "stream_order", "async_work", "rank_that_is_late"]
 
 
 def run_checks(names, rank, ranks, store):
@@ -579,13 +581,14 @@ def run_rank(options):
     return 1 if failed else 0
 
 
-def run_ranks(options, ranks):
+def run_ranks(options, ranks, checks=None, more=None):
     """Returns whether all ranks end with status 0."""
     import socket
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path[1:]), OMP_NUM_THREADS="1")
+    environment.update(more or {})
     environment.setdefault("NCCL_DEBUG", "WARN")
     environment["NCCL_SOCKET_IFNAME"] = "lo"
     if ranks > 1:  # as tools/ranks --one-gpu
@@ -594,8 +597,9 @@ def run_ranks(options, ranks):
             environment.pop(name, None)
     command = [sys.executable, os.path.abspath(__file__), "--build", options.build, "--ranks", str(ranks), "--port", str(port)]
     command += ["--timings"] if options.timings else []
-    if options.checks is not None:
-        command += ["--checks", *options.checks]
+    checks = options.checks if options.checks is not None else checks
+    if checks is not None:
+        command += ["--checks", *checks]
     with tempfile.TemporaryDirectory() as folder:
         processes = []
         for rank in range(ranks):
@@ -648,6 +652,9 @@ def main():
         c10d.build(options.build)
         print(f"built in {time.monotonic() - begin:.0f} s", flush=True)
         passed = [run_ranks(options, ranks) for ranks in options.ranks]
+        if options.timings:
+            print("NCCL_RUNTIME_CONNECT=0", flush=True)
+            passed += [run_ranks(options, ranks, AT_ONCE, {"NCCL_RUNTIME_CONNECT": "0"}) for ranks in options.ranks]
     return 0 if all(passed) else 1
 
 
