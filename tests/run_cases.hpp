@@ -48,7 +48,7 @@ struct Counter : doctest::IReporter {
   }
 
   static inline unsigned ran = 0;
-  static inline unsigned unrun = 0;  ///< found none of their numbers of ranks
+  static inline unsigned unrun = 0;                          ///< found none of their numbers of ranks
   static inline std::map<std::string, std::string> missing;  ///< the unmet need of a test case, by its title
   static inline std::map<std::string, int> skipped;
 };

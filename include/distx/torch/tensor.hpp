@@ -54,8 +54,8 @@ void give(const at::Tensor& tensor, at::DataPtr memory) {
   if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); }) storage.clear_data_ptr_access_error_msg_();
   storage.set_data_ptr_noswap(std::move(memory));
 }
-/// Frees the memory of a tensor's storage, and makes every access to its values an error of LibTorch's, where that can
-/// be undone: before 2.15 LibTorch cannot, and an access is to address 0.
+/// Frees the memory of a tensor's storage, and makes every access to its values an error of LibTorch's, where it can
+/// undo that: 2.11 cannot, and an access is to address 0.
 template <class Storage = c10::StorageImpl>
 void withhold(const at::Tensor& tensor, const std::string& message) {
   Storage& storage = *tensor.storage().unsafeGetStorageImpl();
