@@ -54,7 +54,7 @@ VENDORS = {
     "gloo": ("gloo/", "pthread.h", "sched.h"),
     "shm": ("sys/", "unistd.h"),
     "cuda": ("cuda", "cublas", "cooperative_groups"),
-    "nccl": ("nccl",),
+    "nccl": ("nccl", "nvtx3/"),
     "eigen": ("Eigen/",),
     "checkpoint": ("nlohmann/", "libdeflate.h", "sys/"),
     "torch_cuda": ("c10/",),
@@ -98,8 +98,9 @@ ENTRY_USERS = {"comm/best_communicator.hpp", "parallel/mesh_parallel.hpp"}
 TEMPLATE_DEFINITIONS = {"comm/runtime/basic_communicator_definitions.hpp"}
 # The refusal of compiler flags that every entry header includes.
 REFUSAL = "core/detail/floating_point.hpp"
-# Headers that differ between processors, the keyword that differs with the compiled part, and the refusal.
-CONDITIONAL = {"memory/lane_width.hpp", "core/version.hpp", REFUSAL}
+# Headers that differ between processors, the keyword that differs with the compiled part, what the CUDA Toolkit may lack, and
+# the refusal.
+CONDITIONAL = {"memory/lane_width.hpp", "core/version.hpp", "nccl/detail/profiler_range.hpp", REFUSAL}
 # A namespace of distx outside the inline one.
 UNVERSIONED = re.compile(r"^namespace distx\w*(?!\w|::inline DISTX_ABI\b)", re.MULTILINE)
 VERSION = "core/version.hpp"

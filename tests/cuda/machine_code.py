@@ -6,6 +6,7 @@ store 16 bytes at once. Needs cuobjdump and nvdisasm, from the folder of nvcc or
     tests/cuda/machine_code.py NVCC [FLAG…] FILE.cu   the kernels of tests/cuda/kernels.cu
     tests/cuda/machine_code.py --self-test            made-up machine code
 """
+import importlib.util
 import os
 import re
 import shutil
@@ -19,9 +20,9 @@ import selftest  # noqa: E402
 # A kernel's mangled name: the fewest loads and stores of 16 bytes, and the most instructions in all. Each thread has one
 # vector of each array. An update's kernel has two copies: of arrays whose vectors begin alike, and of others, which are
 # loaded by two vectors each and stored by whole vectors.
-BF16, F16 = "NS_8bfloat16E", "NS_7float16E"
-CAPTURED = "13update_kernelILb1ENS_5AdamWE"
-UPDATE, CAST = "13update_kernelILb0ENS_5AdamWE", "ENS1_8CastBodyI"
+BF16, F16 = "NS0_8bfloat16E", "NS0_7float16E"
+CAPTURED = "13update_kernelILb1ENS0_5AdamWE"
+UPDATE, CAST = "13update_kernelILb0ENS0_5AdamWE", "ENS2_8CastBodyI"
 ALIKE, ANYWHERE = "elementwise_kernelILb1ELi", "elementwise_kernelILb0ELi"
 KERNELS = {
     "AdamW, float": (UPDATE + "ff", 12, 9, 1400),
@@ -29,23 +30,23 @@ KERNELS = {
     "AdamW, float16 with masters": (UPDATE + "f" + F16, 9, 9, 1550),
     "AdamW, bfloat16 with masters, gradients of float": (UPDATE + "f" + BF16 + "f", 12, 9, 1550),
     "AdamW, float16 with masters, gradients of float": (UPDATE + "f" + F16 + "f", 12, 9, 1500),
-    "AdamW, bfloat16": (UPDATE + BF16 + "S4_", 6, 6, 1550),
-    "AdamW, float16": (UPDATE + F16 + "S4_", 6, 6, 1450),
+    "AdamW, bfloat16": (UPDATE + BF16 + "S5_", 6, 6, 1550),
+    "AdamW, float16": (UPDATE + F16 + "S5_", 6, 6, 1450),
     "AdamW in a captured step, float": (CAPTURED + "ff", 12, 9, 1400),
     "AdamW in a captured step, bfloat16 with masters": (CAPTURED + "f" + BF16, 9, 9, 1600),
     "cast from bfloat16 to float": (ALIKE + "4" + CAST + "f" + BF16, 0, 1, 130),
     "cast from float to bfloat16": (ALIKE + "4" + CAST + BF16 + "f", 1, 0, 150),
     "cast from float16 to float": (ALIKE + "4" + CAST + "f" + F16, 0, 1, 130),
     "cast from float to float16": (ALIKE + "4" + CAST + F16 + "f", 1, 0, 140),
-    "cast from float to float8": (ALIKE + "4" + CAST + "NS_11float8_e4m3Ef", 1, 0, 150),
+    "cast from float to float8": (ALIKE + "4" + CAST + "NS0_11float8_e4m3Ef", 1, 0, 150),
     "cast from float to bfloat16, cut anywhere": (ANYWHERE + "4" + CAST + BF16 + "f", 2, 0, 260),
-    "fill of 2 bytes": (ALIKE + "8ENS1_8FillBodyIt", 0, 1, 150),
-    "fill of 4 bytes": (ALIKE + "4ENS1_8FillBodyIj", 0, 1, 100),
-    "scale, float": (ALIKE + "4ENS1_9ScaleBodyIf", 1, 1, 120),
-    "add, float": (ALIKE + "4ENS1_7AddBodyIf", 2, 1, 140),
-    "add, float, cut anywhere": (ANYWHERE + "4ENS1_7AddBodyIf", 4, 2, 300),
-    "map relu, float": (ALIKE + r"4ENS1_12FunctionBodyINS_6detail8elements4ReluE", 1, 1, 130),
-    "map plus, float": (ALIKE + r"4ENS1_12FunctionBodyINS_6detail8elements4PlusE", 2, 1, 140),
+    "fill of 2 bytes": (ALIKE + "8ENS2_8FillBodyIt", 0, 1, 150),
+    "fill of 4 bytes": (ALIKE + "4ENS2_8FillBodyIj", 0, 1, 100),
+    "scale, float": (ALIKE + "4ENS2_9ScaleBodyIf", 1, 1, 120),
+    "add, float": (ALIKE + "4ENS2_7AddBodyIf", 2, 1, 140),
+    "add, float, cut anywhere": (ANYWHERE + "4ENS2_7AddBodyIf", 4, 2, 300),
+    "map relu, float": (ALIKE + r"4ENS2_12FunctionBodyINS0_6detail8elements4ReluE", 1, 1, 130),
+    "map plus, float": (ALIKE + r"4ENS2_12FunctionBodyINS0_6detail8elements4PlusE", 2, 1, 140),
     "largest magnitude, float": ("14largest_kernelIf", 2, 0, 580),
     "largest magnitude, bfloat16": ("14largest_kernelI" + BF16, 2, 0, 660),
     "squares, float": ("14squares_kernelIf", 2, 0, 850),
@@ -96,9 +97,11 @@ def self_test():
 
 
 def tool(name, nvcc):
-    """Returns the path of one of CUDA's tools, or None."""
-    beside = os.path.join(os.path.dirname(os.path.realpath(shutil.which(nvcc) or nvcc)), name)
-    return beside if os.access(beside, os.X_OK) else shutil.which(name)
+    """Returns the path of one of CUDA's tools, or None: next to nvcc, in PATH, or Triton's, which PyTorch brings along."""
+    triton = importlib.util.find_spec("triton")
+    folders = [os.path.dirname(os.path.realpath(shutil.which(nvcc) or nvcc)), *os.environ["PATH"].split(os.pathsep)]
+    folders += [os.path.join(folder, "backends/nvidia/bin") for folder in (triton.submodule_search_locations if triton else ())]
+    return shutil.which(name, path=os.pathsep.join(folders))
 
 
 def main():
@@ -107,7 +110,7 @@ def main():
     nvcc = next(argument for argument in sys.argv[1:] if os.path.basename(argument).startswith("nvcc"))
     cuobjdump, nvdisasm = tool("cuobjdump", nvcc), tool("nvdisasm", nvcc)
     if cuobjdump is None or nvdisasm is None:
-        print("skipped: there is no cuobjdump or no nvdisasm next to nvcc or in PATH")
+        print("skipped: there is no cuobjdump or no nvdisasm next to nvcc, in PATH or in Triton's package")
         return 77
     with tempfile.TemporaryDirectory() as folder:
         cubin = os.path.join(folder, "kernels.cubin")

@@ -43,17 +43,22 @@ class Label {
     std::string_view parameter{};
   };
 
-  explicit Label(const Parts& parts) noexcept : outer_(detail::flight_context) {
+  explicit Label(const Parts& parts) noexcept
+      : outer_(detail::flight_context), observer_(detail::label_observer.load(std::memory_order_relaxed)) {
     if (outer_ != nullptr) context_ = *outer_;
     if (parts.step >= 0) context_.step = parts.step;
     if (parts.bucket >= 0) context_.bucket = parts.bucket;
     copy(context_.phase, parts.phase);
     copy(context_.parameter, parts.parameter);
     detail::flight_context = &context_;
+    if (observer_ != nullptr) observer_(&context_);
   }
   Label(const Label&) = delete;
   Label& operator=(const Label&) = delete;
-  ~Label() { detail::flight_context = outer_; }
+  ~Label() {
+    if (observer_ != nullptr) observer_(nullptr);
+    detail::flight_context = outer_;
+  }
 
  private:
   template <std::size_t Size>
@@ -62,6 +67,7 @@ class Label {
   }
 
   const detail::FlightContext* outer_;
+  detail::LabelObserver* observer_;
   detail::FlightContext context_;
 };
 

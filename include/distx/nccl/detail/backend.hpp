@@ -10,6 +10,7 @@
 #include "distx/nccl/detail/call_watch.hpp"
 #include "distx/nccl/detail/comm_set.hpp"
 #include "distx/nccl/detail/messages.hpp"
+#include "distx/nccl/detail/profiler_range.hpp"
 #include "distx/nccl/detail/reductions.hpp"
 
 namespace distx::inline DISTX_ABI::nccl::detail {
@@ -59,6 +60,7 @@ class NcclBackend final : public GroupMember {
   }
 
   void execute(const calls::Call<Cuda>& call) {
+    const ProfilerRange range(name_of(call.kind));
     const cuda::DeviceGuard guard(device);
     const auto context = self_.context(call);
     reject_blocking_in_group(context);
@@ -78,6 +80,7 @@ class NcclBackend final : public GroupMember {
   [[nodiscard]] std::shared_ptr<distx::detail::Operation<Cuda>> start(const std::shared_ptr<State>& state,
                                                                       const calls::Call<Cuda>& call,
                                                                       CudaStreamRef after) {
+    const ProfilerRange range(name_of(call.kind));
     const cuda::DeviceGuard guard(device);
     return {state, &begin(state, call, after)};
   }

@@ -4,6 +4,7 @@
 
 #include "distx/cuda/detail/check.hpp"
 #include "distx/nccl/detail/comm_stream.hpp"
+#include "distx/nccl/detail/profiler_range.hpp"
 
 namespace distx::inline DISTX_ABI::nccl::detail {
 
@@ -42,6 +43,7 @@ class CommSet {
         spare_(std::move(comms.spare)),
         options_(options),
         revocation_(revocation) {
+    if (profiler_domain() != nullptr) distx::detail::label_observer = &show_label;
     // Allocations may wait for calls in flight: what small calls need is allocated now.
     for (CommStream* const comm : {&blocking, &started}) {
       static_cast<void>(comm->workspace(1));

@@ -29,6 +29,10 @@ struct FlightContext {
   char parameter[48] = {};
 };
 
+/// Called with each new label of a thread, and with null at its end: for profilers.
+using LabelObserver = void(const FlightContext*) noexcept;
+inline constinit std::atomic<LabelObserver*> label_observer{nullptr};
+
 /// A call as it is recorded. The texts are string literals, or as long-lived as literals.
 struct FlightCall {
   const char* operation = nullptr;
