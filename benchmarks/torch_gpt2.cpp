@@ -87,7 +87,6 @@ void time_steps(distx::NcclCommunicator& comm, const std::string& name, at::Scal
       gpt, comm, distx::AdamW{}, {.stage = stage, .clip_norm = 1});
   const auto text =
       torch::randint(vocabulary, {options.batch, context_length + 1}, at::TensorOptions(at::kCUDA).dtype(at::kLong));
-  at::autocast::set_autocast_enabled(at::kCUDA, type == at::kFloat);
   at::autocast::set_autocast_dtype(at::kCUDA, at::kBFloat16);
   std::vector<double> times;
   at::Tensor loss;
@@ -104,9 +103,11 @@ void time_steps(distx::NcclCommunicator& comm, const std::string& name, at::Scal
         const auto now = Clock::now();
         phase.push_back(std::chrono::duration<double, std::milli>(now - std::exchange(last, now)).count());
       };
+      at::autocast::set_autocast_enabled(at::kCUDA, type == at::kFloat);
       const auto logits = gpt.forward(text.narrow(1, 0, context_length)).flatten(0, 1);
       loss = nn::functional::cross_entropy(logits, text.narrow(1, 1, context_length).flatten());
       at::autocast::clear_cache();
+      at::autocast::set_autocast_enabled(at::kCUDA, false);  // the backward pass inherits it
       ends(phases[0]);
       loss.backward();
       ends(phases[1]);
@@ -121,7 +122,6 @@ void time_steps(distx::NcclCommunicator& comm, const std::string& name, at::Scal
     const std::chrono::duration<double, std::milli> time = Clock::now() - begin;
     if (round > 0) times.push_back(time.count() / options.steps);
   }
-  at::autocast::set_autocast_enabled(at::kCUDA, false);
   const double milliseconds = timing::median(times);
   if (comm.rank() == 0)
     std::printf("%-9s stage %d %9.2f ms a step, %9.0f tokens/s a rank, loss %.4f, distx at most %.1f GiB\n",

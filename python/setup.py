@@ -9,7 +9,7 @@ here = os.path.dirname(os.path.abspath(__file__))
 
 
 def cuda():
-    """What CUDA tensors need: the libraries that PyTorch has loaded, of which a process has one each, and their headers.
+    """Returns the build options for CUDA tensors: the libnccl and libcudart that PyTorch has loaded, and their headers.
     Prints what is absent."""
     with open("/proc/self/maps") as maps:
         paths = {line.split()[-1] for line in maps}

@@ -13,7 +13,7 @@
 
 namespace test {
 
-/// How often a test case has tried to run on some number of ranks, and how often there were that many.
+/// Counts the attempts of a test case to run on some number of ranks, and those that ran.
 struct Attempts {
   static inline unsigned made = 0, run = 0;
   /// Counts one, and returns `there_are`.
@@ -74,7 +74,7 @@ inline int run_cases(doctest::Context& context, const char* program, bool prints
   if (context.shouldExit()) return failed;  // --help, --list-test-cases…
   for (const auto& [what, count] : Counter::skipped)
     if (prints) std::cout << "skipped: " << count << " test cases need " << what << '\n';
-  if (Counter::ran > 0) return failed;
+  if (Counter::ran > 0 || failed != 0) return failed;
   if (!Counter::skipped.empty()) return 77;
   std::cerr << program << ": no test case ran\n";
   return 1;

@@ -11,7 +11,7 @@ from . import _backend
 
 
 def _create(options, _):
-    group = getattr(options, "process_group", None)  # of newer PyTorch, which says so for which GPU the group is
+    group = getattr(options, "process_group", None)  # PyTorch 2.15 and newer
     device = getattr(group, "bound_device_id", None) if _backend.has_cuda else None
     return _backend.create(options.store, options.group_rank, options.group_size, options.timeout,
                            device.index if device else None)

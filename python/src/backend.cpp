@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The c10d backend: every collective of torch.distributed, on CPU tensors over the memory that the ranks of a host
 // share, on CUDA tensors over NCCL.
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <pybind11/chrono.h>
 #include <torch/extension.h>
 
@@ -73,7 +74,11 @@ struct Reduction {
   [[nodiscard]] at::Tensor operand(const at::Tensor& t) const {
     if (op_.op_ != c10d::ReduceOp::PREMUL_SUM) return packed(t);
     const auto* factor = static_cast<const c10d::NCCLPreMulSumSupplement*>(op_.supplement_.get());
-    if (factor->tensor_factor.defined()) return packed(t.mul(factor->tensor_factor));
+    if (const auto& by = factor->tensor_factor; by.defined()) {
+      // The caller may free it before this thread's stream has read it.
+      if (by.is_cuda()) by.record_stream(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(by.device()));
+      return packed(t.mul(by));
+    }
     return packed(t.mul(factor->double_factor));
   }
 
@@ -243,6 +248,7 @@ class Backend final : public c10d::Backend {
     if (Py_IsInitialized() && PyGILState_Check()) release.emplace();
     shutdown();
     group_.reset();
+    gpus_.clear();
   }
 
   const std::string getBackendName() const override { return "distx"; }
@@ -339,8 +345,9 @@ class Backend final : public c10d::Backend {
     return allgather_into_tensor_coalesced(outputs, inputs, o);
   }
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& o) override {
+    check_lengths(outputs, inputs, "all_gather_into_tensor");
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      check_blocks(outputs.at(i), inputs[i], "all_gather_into_tensor");
+      check_blocks(outputs[i], inputs[i], "all_gather_into_tensor");
       check_list({outputs[i]}, inputs[i], 1, "all_gather_into_tensor");
     }
     return make(OpType::_ALLGATHER_BASE, "distx:all_gather", inputs, {outputs}, o,
@@ -423,8 +430,9 @@ class Backend final : public c10d::Backend {
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::ReduceScatterOptions& o) override {
     std::vector<Reduction> by;
+    check_lengths(outputs, inputs, "reduce_scatter_tensor");
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      check_blocks(inputs[i], outputs.at(i), "reduce_scatter_tensor");
+      check_blocks(inputs[i], outputs[i], "reduce_scatter_tensor");
       check_list({outputs[i]}, inputs[i], 1, "reduce_scatter_tensor");
       by.emplace_back(o.reduceOp, inputs[i]);
     }

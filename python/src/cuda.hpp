@@ -28,8 +28,8 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
         comm([&] {
           const c10::cuda::CUDAGuard guard(index);
           distx::KeyValueConnector connector(TorchStore{group.store}, prefix, rank, group.size, timeout);
-          // Where NCCL connects all ranks at once, no call waits for them, and this thread can enqueue it: the deadline
-          // applies for all that.
+          // With NCCL_RUNTIME_CONNECT=0 no later call blocks inside NCCL: this thread can enqueue calls, and the
+          // deadline still applies.
           const char* const late = std::getenv("NCCL_RUNTIME_CONNECT");
           return distx::NcclCommunicator(
               connector, {.deadline = timeout, .device = gpu, .blocking = late != nullptr && *late == '0'});
@@ -53,7 +53,7 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
       why = error.message();
     }
     C10_THROW_ERROR(DistBackendError, "distx: " + c10d::opTypeToString(type) + " on cuda:" + std::to_string(index) +
-                                          " is not complete: " + why);
+                                          " may be incomplete: " + why);
   }
   /// Runs `f`, whose errors become those of torch.distributed.
   template <class F>
@@ -69,10 +69,20 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
 
  private:
   friend class GpuWork;
+  using Kept = std::list<std::pair<c10::cuda::CUDAEvent, std::vector<Tensors>>>;
+
+  /// Returns what calls that are complete had kept, to be released without the lock: Python's lock may be needed.
+  Kept take_done() {
+    Kept done;
+    guarded([&] {
+      while (!kept_.empty() && kept_.front().first.query()) done.splice(done.end(), kept_, kept_.begin());
+    });
+    return done;
+  }
+
   std::mutex mutex_;
   c10::cuda::CUDAEvent before_;
-  // Tensors of calls that nobody has waited for, and the calls' ends. Destroyed after the communicator.
-  std::list<std::pair<c10::cuda::CUDAEvent, std::vector<Tensors>>> kept_;
+  Kept kept_;  // tensors of calls that nobody has waited for, and the calls' ends; destroyed after the communicator
 
  public:
   const c10::DeviceIndex index;
@@ -102,14 +112,18 @@ class GpuWork final : public c10d::Work {
     }
   }
 
-  /// Takes note that the GPU has been given all of the call, on a stream.
+  /// Records the end of a call that was enqueued on `stream`.
   void enqueued(const c10::cuda::CUDAStream& stream) { event_.record(stream), finish(); }
-  /// Takes a message, which NCCL gets together with others when one of them is waited for.
+  /// Stores a posted message. NCCL begins posted messages together, when one of them is waited for.
   void posted(distx::Pending<Cuda> pending) { pending_ = std::move(pending), followed_ = false, finish(); }
 
   bool isCompleted() override {
     if (gpu_->failed()) return true;
-    if (!followed_ && !pending_.test()) return false;
+    if (!followed_) {
+      bool begun = false;
+      gpu_->guarded([&] { begun = followed_ || pending_.test(); });
+      if (!begun) return false;
+    }
     return follow(), event_.query();
   }
   bool isSuccess() const override { return !gpu_->failed() && followed_ && event_.query(); }
@@ -148,7 +162,7 @@ class GpuWork final : public c10d::Work {
       future_ = c10::make_intrusive<c10::ivalue::Future>(outputs_.size() > 1 ? c10::ListType::create(list) : list,
                                                          std::vector{c10::Device(c10::kCUDA, gpu_->index)});
     }
-    // The future is complete when the stream on which that is said is.
+    // The future completes with the work on the current stream.
     const c10::cuda::CUDAStreamGuard stream(c10::cuda::getStreamFromPool(false, gpu_->index));
     event_.block(c10::cuda::getCurrentCUDAStream(gpu_->index));
     future_->markCompleted(outputs_.size() > 1 ? c10::IValue(outputs_) : c10::IValue(result()));
@@ -156,7 +170,7 @@ class GpuWork final : public c10d::Work {
   }
 
  private:
-  /// Sees to it that a message is enqueued.
+  /// Enqueues a posted message.
   void follow() {
     if (followed_) return;
     gpu_->guarded([this] {
@@ -177,7 +191,7 @@ class GpuWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-/// Returns a call whose spans are of a GPU's memory as what it is.
+/// Returns `call`, whose spans are in GPU memory, as a Call<Cuda>.
 [[nodiscard]] inline distx::calls::Call<Cuda> on_gpu(const distx::calls::Call<>& call) {
   distx::calls::Call<Cuda> c;
   c.kind = call.kind;
@@ -193,9 +207,8 @@ class GpuWork final : public c10d::Work {
 inline WorkPtr Gpu::collective(c10d::OpType type, const char* title, const Tensors& inputs,
                                std::vector<Tensors> outputs, std::uint64_t sequence, const Calls& calls) {
   auto work = c10::make_intrusive<GpuWork>(shared_from_this(), type, title, inputs, std::move(outputs), sequence);
-  decltype(kept_) released;  // without the lock: Python's lock may be needed
+  const auto released = take_done();
   guarded([&] {
-    while (!kept_.empty() && kept_.front().first.query()) released.splice(released.end(), kept_, kept_.begin());
     before_.record(c10::cuda::getCurrentCUDAStream(index));
     before_.block(collectives);
     const c10::cuda::CUDAStreamGuard stream(collectives);
@@ -210,6 +223,7 @@ inline WorkPtr Gpu::message(bool sends, const at::Tensor& tensor, int peer, std:
   auto work = c10::make_intrusive<GpuWork>(shared_from_this(), sends ? c10d::OpType::SEND : c10d::OpType::RECV,
                                            sends ? "distx:send" : "distx:recv", Tensors{tensor},
                                            std::vector<Tensors>{{tensor}}, sequence);
+  const auto released = take_done();
   guarded([&] {
     distx::calls::Call<Cuda> call;
     call.kind = sends ? distx::calls::CollectiveKind::send : distx::calls::CollectiveKind::receive;
@@ -240,6 +254,11 @@ class Gpus {
     for (const auto& [index, gpu] : gpus_)
       if (gpu) gpu->comm.revoke("the process group was aborted");
   }
+  /// Ends the communicators, which may wait for the other ranks.
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    gpus_.clear();
+  }
   [[nodiscard]] static int current() { return c10::cuda::current_device(); }
 
  private:
@@ -250,12 +269,13 @@ class Gpus {
 
 #else
 
-/// There are none in this build.
+/// The stub of a build without CUDA.
 struct Gpus {
   [[nodiscard]] std::shared_ptr<Gpus> of(const Group&, int) { refuse("this build of distx_torch has no CUDA"); }
   WorkPtr collective(auto&&...) { return {}; }
   WorkPtr message(auto&&...) { return {}; }
   void abort() {}
+  void clear() {}
   [[nodiscard]] static int current() { return 0; }
 };
 

@@ -34,8 +34,7 @@ struct TorchStore {
   }
 };
 
-/// Whether a group takes CUDA tensors only, or first: torch.distributed prefixes the store that it passes by the
-/// device.
+/// Whether the store has the prefix "cuda/", which torch.distributed adds if CUDA is a group's only or first device.
 struct StorePrefix : c10d::PrefixStore {
   [[nodiscard]] static bool is_cuda(const c10d::Store& store) {
     const auto* const prefixed = dynamic_cast<const c10d::PrefixStore*>(&store);
@@ -92,9 +91,8 @@ struct Group {
 
   /// Makes the communicators, at once or, of a group for CUDA, when host memory is first used. Collective.
   void connect();
-  void revoke(const std::string& reason) const {
-    if (revoke_) revoke_(reason);
-  }
+  /// Ends the communicators, if need be as soon as they are made.
+  void revoke(const std::string& reason);
   /// Makes a collective's calls, one thread at a time.
   void run(const Calls& calls);
 
@@ -118,7 +116,10 @@ struct Group {
 
   std::once_flag connected_;
   std::optional<distx::ShmCommunicator> comm_, messages_;
+  std::exception_ptr connect_error_{};
+  std::mutex revoking_;
   std::function<void(const std::string&)> revoke_;
+  std::string revoked_{};
   std::mutex turn_, message_mutex_;
   std::optional<SentTags> sent_tags_;
   std::list<std::shared_ptr<Message>> in_flight_;  // whatever becomes of the handles
@@ -183,12 +184,25 @@ inline Group::Group(const c10::intrusive_ptr<c10d::Store>& s, int r, int n, mill
 }
 inline void Group::connect() {
   std::call_once(connected_, [this] {
-    distx::KeyValueConnector connector(TorchStore{store}, "distx/", rank, size, deadline);
-    comm_.emplace(connector, deadline);
-    messages_.emplace(comm_->split(0, rank));
+    try {
+      distx::KeyValueConnector connector(TorchStore{store}, "distx/", rank, size, deadline);
+      comm_.emplace(connector, deadline);
+      messages_.emplace(comm_->split(0, rank));
+      sent_tags_.emplace(*messages_);
+    } catch (...) {  // its keys stay in the store: another attempt would read them
+      connect_error_ = std::current_exception();
+      return;
+    }
+    const std::lock_guard lock(revoking_);
     revoke_ = comm_->revoker();  // of both
-    sent_tags_.emplace(*messages_);
+    if (!revoked_.empty()) revoke_(revoked_);
   });
+  if (connect_error_) std::rethrow_exception(connect_error_);
+}
+inline void Group::revoke(const std::string& reason) {
+  const std::lock_guard lock(revoking_);
+  if (revoke_) return revoke_(reason);
+  revoked_ = reason;
 }
 
 inline void Group::run(const Calls& calls) {

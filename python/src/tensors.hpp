@@ -74,6 +74,11 @@ inline at::Tensor only(const Tensors& list, const char* operation) {
     refuse(std::string(operation) + ": a list of " + std::to_string(list.size()) + " tensors; pass one for each rank");
   return list[0];
 }
+inline void check_lengths(const Tensors& outputs, const Tensors& inputs, const char* operation) {
+  if (outputs.size() != inputs.size())
+    refuse(std::string(operation) + ": " + std::to_string(outputs.size()) + " outputs for " +
+           std::to_string(inputs.size()) + " inputs");
+}
 /// Checks that the tensors of a list have the type of another tensor, and a list as many as there are ranks.
 inline void check_list(const Tensors& list, const at::Tensor& like, int size, const char* operation) {
   if (list.size() != static_cast<std::size_t>(size))

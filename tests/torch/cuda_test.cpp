@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Modules of LibTorch that are trained on GPUs.
-#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <torch/torch.h>
 #undef CHECK  // LibTorch's logging has one as well

@@ -16,11 +16,12 @@ namespace distx_torch::inline DISTX_ABI {
 ///
 /// Weights and gradients are in memory of the training; the module's tensors are over it, remain the same objects, and
 /// keep it alive. With On<Cuda> a module of the host is moved to the current GPU, and the calls below are in the order
-/// of LibTorch's current stream; those of distx::DataParallel take a stream. `.grad` is not defined but from
-/// `reduce_gradients` to `gather_weights` at stage 0. At stage 3 the weights of a Sharded layer are whole while its
-/// forward and backward pass run, those outside of Sharded layers always but in the calls that change them. The module
-/// must not gain, lose, convert or move parameters while the training exists; each tensor has at most one
-/// post-accumulate hook, which is the training's. If construction throws, the module's weights are lost.
+/// of LibTorch's current stream; inherited calls run on CUDA's legacy default stream unless they are passed another.
+/// `.grad` is not defined but from `reduce_gradients` to `gather_weights` at stage 0. At stage 3 the weights of a
+/// Sharded layer are whole while its forward and backward pass run, those outside of Sharded layers always but in the
+/// calls that change them. The module must not gain, lose, convert or move parameters while the training exists; each
+/// tensor has at most one post-accumulate hook, which is the training's. If construction throws, the module's weights
+/// are lost.
 /// @tparam Policies  as of distx::DataParallel; On<Cuda> needs <distx/torch_cuda.hpp>
 /// @code
 /// distx_torch::DataParallel<distx::ZeRO<1>> training(*module, comm, distx::AdamW{});

@@ -59,7 +59,10 @@ class WithoutActivations {
                   "distx_torch::Recomputed: the inputs of the layer's forward must be tensors");
     if (!at::GradMode::is_enabled()) return layer->forward(inputs...);
     const std::vector<at::Tensor> given_now{inputs...};
-    const auto pass = c10::make_intrusive<ForwardPass>(given_now.empty() ? at::kCPU : given_now.front().device());
+    at::Device device = at::kCPU;
+    for (const auto& input : given_now)
+      if (input.defined() && !input.device().is_cpu()) device = input.device();
+    const auto pass = c10::make_intrusive<ForwardPass>(device);
     pass->run = [layer](at::TensorList given) mutable {
       return [&]<std::size_t... I>(std::index_sequence<I...>) {
         return at::Tensor(layer->forward(given[I]...));

@@ -54,8 +54,8 @@ void give(const at::Tensor& tensor, at::DataPtr memory) {
   if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); }) storage.clear_data_ptr_access_error_msg_();
   storage.set_data_ptr_noswap(std::move(memory));
 }
-/// Frees the memory of a tensor's storage, and makes every access to its values an error of LibTorch's, where it can
-/// undo that: 2.11 cannot, and an access is to address 0.
+/// Frees the memory of a tensor's storage. An access to its values then throws c10::Error; LibTorch 2.11 cannot clear
+/// that error, so there it reads address 0.
 template <class Storage = c10::StorageImpl>
 void withhold(const at::Tensor& tensor, const std::string& message) {
   Storage& storage = *tensor.storage().unsafeGetStorageImpl();
@@ -87,7 +87,7 @@ void withhold(const at::Tensor& tensor, const std::string& message) {
 ///
 /// They are valid while the tensor's storage is. A strided or sparse tensor has no such span: `contiguous()` copies it.
 /// @tparam Space  where the tensor is: distx::Host or distx::Cuda
-/// @throws distx::InvalidArgument unless the tensor is contiguous and there
+/// @throws distx::InvalidArgument unless the tensor is contiguous and in `Space`
 template <distx::MemorySpace Space = distx::Host>
 [[nodiscard]] distx::Span<distx::AnyElement, Space> span_of(const at::Tensor& tensor) {
   if (!tensor.defined()) detail::refuse_tensor("the tensor is not defined", "span_of");

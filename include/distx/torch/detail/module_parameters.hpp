@@ -99,9 +99,15 @@ class ModuleParameters {
     for (const auto& item : module.named_parameters())
       if (item.value().defined() && tensors.insert(item.value().unsafeGetTensorImpl()).second)
         add_parameter(item.key(), item.value(), is_new(item.value()), options);
-    for (const auto& item : module.named_buffers())
-      if (item.value().defined() && item.value().numel() > 0 && is_new(item.value()))
+    for (const auto& item : module.named_buffers()) {
+      if (!item.value().defined()) continue;
+      if (is_new(item.value()))
         add_buffer(item.key(), item.value());
+      else if (item.value().device() != Place<Space>::device())
+        refuse_tensor("'" + plain_name(item.key()) +
+                          "' shares its storage with another tensor; move the module before its training is made",
+                      "DataParallel");
+    }
     for (const auto& item : module.named_parameters(true)) {
       Slot* const slot = slot_of(item.value());
       LayerWeights* const layer = layer_of(item.key());
@@ -240,7 +246,7 @@ class ModuleParameters {
       refuse_tensor("'" + name + "' is " +
                         (tensor.is_contiguous() ? "on " + tensor.device().str() + ", its training on " + device.str()
                                                 : "not contiguous") +
-                        "; convert the module before its training is made",
+                        "; convert or move the module before its training is made",
                     "DataParallel");
     auto described = options.options_of(name, tensor);
     described.trainable = tensor.requires_grad();
@@ -286,6 +292,7 @@ class ModuleParameters {
   }
   void add_buffer(const std::string& name, const at::Tensor& buffer) {
     if (buffer.device() != Place<Space>::device()) buffer.set_data(buffer.to(Place<Space>::device()));
+    if (buffer.numel() == 0) return;
     const auto values = span_of<Space>(buffer);
     list_.add(distx::buffer_ref(plain_name(name), values, {buffer.sizes().begin(), buffer.sizes().end()}));
     buffers_.push_back({values.bytes(), values.size_bytes()});
