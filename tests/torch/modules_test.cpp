@@ -390,23 +390,29 @@ TEST_CASE("memory follows the formula of the stages, and a deferred module is ne
       });
 }
 
-TEST_CASE("a deferred layer begins with the values of one that is not") {
-  const auto sums = [&](int stage, auto&&... tag) {
+TEST_CASE("a deferred layer begins with the values of one that is not, in the type that the module was converted to") {
+  const auto sums = [&](int stage, at::ScalarType type, auto&&... tag) {
     double sum = 0;
     on_ranks(1, [&](distx::ThreadCommunicator& comm) {
       torch::manual_seed(4);
       nn::Sequential module(nn::Linear(8, 16), Sharded<nn::Linear>(tag..., 16, 16),
                             Sharded<nn::Conv2d>(tag..., 3, 4, 3));
+      if (type != at::kFloat) module->to(at::kCPU, type);
       if (sizeof...(tag) > 0)
-        check_throws<c10::Error>([&] { static_cast<void>(module->forward(torch::ones({1, 8}))); },
+        check_throws<c10::Error>([&] { static_cast<void>(module->forward(torch::ones({1, 8}, type))); },
                                  "of a deferred layer has no values before a DataParallel of its module is made");
       Training<> training(*module, comm, distx::SGD{}, {.stage = stage});
       const auto whole = training.unshard();
-      for (const auto& parameter : module->parameters()) sum += (parameter * 3.7).sin().sum().template item<double>();
+      for (const auto& parameter : module->parameters()) {
+        CHECK((parameter.scalar_type() == type));
+        sum += (parameter.to(at::kDouble) * 3.7).sin().sum().template item<double>();
+      }
     });
     return sum;
   };
-  for (const int stage : stages) CHECK(sums(stage) == sums(stage, distx_torch::deferred));
+  for (const int stage : stages)
+    for (const auto type : {at::kFloat, at::kBFloat16})
+      CHECK(sums(stage, type) == sums(stage, type, distx_torch::deferred));
 }
 
 TEST_CASE("a deferred layer is made once: another training continues from its trained values") {
@@ -491,7 +497,8 @@ TEST_CASE("parameters that cannot be trained are refused by name") {
       CHECK(module->weight.abs().sum().item<double>() == 16);  // its values are still there
     });
   };
-  refused("'weight' is not contiguous; convert the module before its training is made", torch::ones({2, 8}).t());
+  refused("'weight' is not contiguous; convert or move the module before its training is made",
+          torch::ones({2, 8}).t());
   refused("'weight' shares its storage with another tensor", torch::ones({5, 4}).narrow(0, 0, 4));
   refused("distx has no element type ComplexFloat", torch::ones({4, 4}, at::kComplexFloat));
   on_ranks(1, [](distx::ThreadCommunicator& comm) {

@@ -53,6 +53,10 @@ struct Recompute : torch::autograd::Function<Recompute> {
 /// Recomputes a layer's forward pass in its backward pass.
 class WithoutActivations {
  protected:
+  template <class M>
+  bool take_type(M&, std::optional<at::ScalarType>) {
+    return false;
+  }
   template <class M, class... Inputs>
   at::Tensor around(M& layer, const Inputs&... inputs) {
     static_assert((std::convertible_to<const Inputs&, const at::Tensor&> && ...),

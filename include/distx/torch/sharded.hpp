@@ -28,13 +28,21 @@ class WithWholeWeights : public ShardedModule {
   /// Frees the memory of a layer's weights until a training makes it once more, with the same random numbers.
   template <class M>
   void defer(M& layer, const RandomState& random, std::function<M()> make) {
-    for (const auto& item : layer->named_parameters())
-      withhold(item.value(),
-               "'" + item.key() + "' of a deferred layer has no values before a DataParallel of its module is made");
+    withhold_all(layer);
     weights()->remake = [random, make = std::move(make)]() -> std::shared_ptr<torch::nn::Module> {
       const WithRandomState same(random);
       return make().ptr();
     };
+  }
+  /// Gives the tensors of a deferred layer a type; its training moves them. Returns whether the layer is deferred.
+  template <class M>
+  bool take_type(M& layer, std::optional<at::ScalarType> type) {
+    if (!weights()->remake) return false;
+    if (!type) return true;
+    for (const auto& each : layer->parameters()) each.set_data(at::empty_like(each, each.options().dtype(*type)));
+    withhold_all(layer);
+    for (const auto& each : layer->buffers()) each.set_data(each.to(*type));
+    return true;
   }
   template <class M, class... Inputs>
   auto around(M& layer, Inputs&&... inputs) {
@@ -44,6 +52,14 @@ class WithWholeWeights : public ShardedModule {
       if (tensor.requires_grad()) tensor.register_hook([of = weights()](const at::Tensor&) { of->begin_backward(); });
     });
     return output;
+  }
+
+ private:
+  template <class M>
+  static void withhold_all(M& layer) {
+    for (const auto& item : layer->named_parameters())
+      withhold(item.value(),
+               "'" + item.key() + "' of a deferred layer has no values before a DataParallel of its module is made");
   }
 };
 

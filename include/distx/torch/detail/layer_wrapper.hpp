@@ -6,6 +6,7 @@
 #include <concepts>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -97,6 +98,17 @@ class LayerHolder : public torch::nn::Module, public WrapperModule, public Aroun
 
   M& operator*() noexcept { return layer_; }
   auto* operator->() noexcept { return layer_.get(); }
+
+  // A deferred layer has no values that could be converted.
+  void to(at::Device device, at::ScalarType type, bool non_blocking = false) override {
+    if (!this->take_type(layer_, type)) Module::to(device, type, non_blocking);
+  }
+  void to(at::ScalarType type, bool non_blocking = false) override {
+    if (!this->take_type(layer_, type)) Module::to(type, non_blocking);
+  }
+  void to(at::Device device, bool non_blocking = false) override {
+    if (!this->take_type(layer_, std::nullopt)) Module::to(device, non_blocking);
+  }
 
  private:
   template <class... Arguments>
