@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#if __has_include(<nvtx3/nvToolsExt.h>)  // some packages of the CUDA Toolkit lack it
-#include <nvtx3/nvToolsExt.h>
-#endif
-
 #include <cstdio>
 
 #include "distx/observe/flight_recorder.hpp"
 
 // NVTX ranges of host threads, for profilers. Without a tool that listens, a range is the test of a pointer.
+#if __has_include(<nvtx3/nvToolsExt.h>)  // some packages of the CUDA Toolkit lack it
+#include <nvtx3/nvToolsExt.h>
+
 namespace distx::inline DISTX_ABI::nccl::detail {
 
-#ifdef NVTX_VERSION
 /// Returns distx's domain, which is null if no tool listens.
 [[nodiscard]] inline nvtxDomainHandle_t profiler_domain() noexcept {
   static const nvtxDomainHandle_t domain = nvtxDomainCreateA("distx");
@@ -26,11 +24,19 @@ inline void begin_profiler_range(const char* name) noexcept {
   static_cast<void>(nvtxDomainRangePushEx(profiler_domain(), &attributes));
 }
 inline void end_profiler_range() noexcept { static_cast<void>(nvtxDomainRangePop(profiler_domain())); }
+
+}  // namespace distx::inline DISTX_ABI::nccl::detail
 #else
+namespace distx::inline DISTX_ABI::nccl::detail {
+
 [[nodiscard]] constexpr std::nullptr_t profiler_domain() noexcept { return nullptr; }
 inline void begin_profiler_range(const char*) noexcept {}
 inline void end_profiler_range() noexcept {}
+
+}  // namespace distx::inline DISTX_ABI::nccl::detail
 #endif
+
+namespace distx::inline DISTX_ABI::nccl::detail {
 
 /// Shows the labels of trainings and of users: "reduce, bucket 2: head.weight".
 inline void show_label(const distx::detail::FlightContext* label) noexcept {
