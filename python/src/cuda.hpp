@@ -16,7 +16,7 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 using distx::Cuda;
 
-/// The calls of a group on one GPU. They run on streams of their own: collectives, with their copies, on the
+/// The calls of a group on one GPU. They run on separate streams: collectives, with their copies, on the
 /// communicator's, which NCCL uses, so that each call is an event before it and one after it.
 class Gpu : public std::enable_shared_from_this<Gpu> {
  public:
@@ -71,13 +71,10 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
   friend class GpuWork;
   using Kept = std::list<std::pair<c10::cuda::CUDAEvent, std::vector<Tensors>>>;
 
-  /// Returns what calls that are complete had kept, to be released without the lock: Python's lock may be needed.
-  Kept take_done() {
-    Kept done;
-    guarded([&] {
-      while (!kept_.empty() && kept_.front().first.query()) done.splice(done.end(), kept_, kept_.begin());
-    });
-    return done;
+  /// Moves what calls that are complete had kept, to be released without the lock: Python's lock may be needed.
+  /// @pre the lock is held
+  void move_done(Kept& to) {
+    while (!kept_.empty() && kept_.front().first.query()) to.splice(to.end(), kept_, kept_.begin());
   }
 
   std::mutex mutex_;
@@ -207,8 +204,9 @@ class GpuWork final : public c10d::Work {
 inline WorkPtr Gpu::collective(c10d::OpType type, const char* title, const Tensors& inputs,
                                std::vector<Tensors> outputs, std::uint64_t sequence, const Calls& calls) {
   auto work = c10::make_intrusive<GpuWork>(shared_from_this(), type, title, inputs, std::move(outputs), sequence);
-  const auto released = take_done();
+  Kept released;
   guarded([&] {
+    move_done(released);
     before_.record(c10::cuda::getCurrentCUDAStream(index));
     before_.block(collectives);
     const c10::cuda::CUDAStreamGuard stream(collectives);
@@ -223,8 +221,9 @@ inline WorkPtr Gpu::message(bool sends, const at::Tensor& tensor, int peer, std:
   auto work = c10::make_intrusive<GpuWork>(shared_from_this(), sends ? c10d::OpType::SEND : c10d::OpType::RECV,
                                            sends ? "distx:send" : "distx:recv", Tensors{tensor},
                                            std::vector<Tensors>{{tensor}}, sequence);
-  const auto released = take_done();
+  Kept released;
   guarded([&] {
+    move_done(released);
     distx::calls::Call<Cuda> call;
     call.kind = sends ? distx::calls::CollectiveKind::send : distx::calls::CollectiveKind::receive;
     call.send =

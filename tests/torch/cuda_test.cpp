@@ -64,6 +64,15 @@ TEST_CASE("LibTorch on GPUs: collectives take a tensor's memory, and tensors are
   });
 }
 
+/// Makes the steps `from` to `to`.
+void train(auto& module, auto& training, const NcclCommunicator& comm, int from, int to) {
+  for (int step = from; step < to; ++step) {
+    const auto batch = part_of(step, comm);
+    loss_of(module.forward(batch.x), batch.y).backward();
+    training.step({.learning_rate = 0.01});
+  }
+}
+
 TEST_CASE("LibTorch on GPUs: a module of the host trains to the same bits at every stage, on any stream") {
   on_gpus([](NcclCommunicator& comm) {
     std::vector<at::Tensor> expected;
@@ -77,11 +86,7 @@ TEST_CASE("LibTorch on GPUs: a module of the host trains to the same bits at eve
         Training<> training(*module, comm, distx::AdamW{}, {.stage = stage, .clip_norm = 0.5});
         CHECK(module->out->weight.is_cuda());
         CHECK(module->norm->running_mean.is_cuda());
-        for (int step = 0; step < 5; ++step) {
-          const auto batch = part_of(step, comm);
-          loss_of(module->forward(batch.x), batch.y).backward();
-          training.step({.learning_rate = 0.01});
-        }
+        train(*module, training, comm, 0, 5);
         training.release();
         auto weights = weights_of(*module);
         weights.push_back(module->norm->running_mean.cpu());
@@ -170,24 +175,20 @@ struct Stack : nn::Module {
 TEST_CASE("LibTorch on GPUs: recomputed, deferred and Sharded layers give the bits of plain ones, with dropout") {
   on_gpus([](NcclCommunicator& comm) {
     std::vector<at::Tensor> expected;
-    const auto train = [&](auto module, int stage) {
+    const auto check = [&](auto module, int stage) {
       Training<> training(*module, comm, distx::AdamW{}, {.stage = stage});
       torch::cuda::manual_seed(static_cast<std::uint64_t>(comm.rank()) + 7);
-      for (int step = 0; step < 3; ++step) {
-        const auto batch = part_of(step, comm);
-        loss_of(module->forward(batch.x), batch.y).backward();
-        training.step({.learning_rate = 0.01});
-      }
+      train(*module, training, comm, 0, 3);
       training.release();
       const auto weights = weights_of(*module);
       if (expected.empty()) expected = weights;
       CAPTURE(stage);
       CHECK(same_bits(weights, expected));
     };
-    train(made<Stack<Drops>>(2), 0);
-    train(made<Stack<Sharded<Drops>>>(2), 3);
-    train(made<Stack<distx_torch::Recomputed<Sharded<Drops>>>>(2), 3);
-    train(made<Stack<Sharded<Drops>>>(2, distx_torch::deferred), 3);
+    check(made<Stack<Drops>>(2), 0);
+    check(made<Stack<Sharded<Drops>>>(2), 3);
+    check(made<Stack<distx_torch::Recomputed<Sharded<Drops>>>>(2), 3);
+    check(made<Stack<Sharded<Drops>>>(2, distx_torch::deferred), 3);
   });
 }
 
@@ -196,20 +197,13 @@ TEST_CASE("LibTorch on GPUs: a checkpoint of one stage is continued by another, 
     const auto folder = std::filesystem::temp_directory_path() / ("distx-torch-cuda-" + std::to_string(comm.size()));
     if (comm.rank() == 0) std::filesystem::remove_all(folder);
     distx::barrier(comm);
-    const auto train = [&](Net& module, Training<>& training, int from, int to) {
-      for (int step = from; step < to; ++step) {
-        const auto batch = part_of(step, comm);
-        loss_of(module.forward(batch.x), batch.y).backward();
-        training.step({.learning_rate = 0.01});
-      }
-    };
     std::vector<at::Tensor> expected;
     {
       const auto module = made<Net>(1);
       Training<> training(*module, comm, distx::AdamW{}, {.stage = 3});
-      train(*module, training, 0, 3);
+      train(*module, training, comm, 0, 3);
       distx::checkpoint::save(folder, training, {.step = 3});
-      train(*module, training, 3, 5);
+      train(*module, training, comm, 3, 5);
       training.release();
       expected = weights_of(*module);
     }
@@ -217,7 +211,7 @@ TEST_CASE("LibTorch on GPUs: a checkpoint of one stage is continued by another, 
       const auto module = made<Net>(2);
       Training<> training(*module, comm, distx::AdamW{}, {.stage = stage});
       CHECK(distx::checkpoint::load(*distx::checkpoint::latest(folder), training).step == 3);
-      train(*module, training, 3, 5);
+      train(*module, training, comm, 3, 5);
       training.release();
       CAPTURE(stage);
       CHECK(same_bits(weights_of(*module), expected));

@@ -2,6 +2,8 @@
 #pragma once
 #include <torch/optim/optimizer.h>
 
+#include <ranges>
+
 #include "distx/torch/detail/module_parameters.hpp"
 
 namespace distx_torch::inline DISTX_ABI {
@@ -131,9 +133,8 @@ class DataParallel : private detail::ModuleParameters<distx::detail::space_of_po
     this->ready_after(after, Module::parameter(parameter));
   }
   [[nodiscard]] detail::Whole unshard_layer(const std::vector<std::size_t>& parameters) override {
-    std::vector<decltype(&Module::parameter(0))> whole;
-    for (const std::size_t parameter : parameters) whole.push_back(&Module::parameter(parameter));
-    return std::make_shared<scope>(Training::unshard_after(on_stream(), whole));
+    const auto parameter = [this](std::size_t number) -> decltype(auto) { return Module::parameter(number); };
+    return std::make_shared<scope>(Training::unshard_after(on_stream(), std::views::transform(parameters, parameter)));
   }
   void broadcast_buffers(const here& location) {
     if (!broadcasts_buffers_ || comm_.size() == 1) return;

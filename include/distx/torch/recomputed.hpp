@@ -62,9 +62,9 @@ class WithoutActivations {
     static_assert((std::convertible_to<const Inputs&, const at::Tensor&> && ...),
                   "distx_torch::Recomputed: the inputs of the layer's forward must be tensors");
     if (!at::GradMode::is_enabled()) return layer->forward(inputs...);
-    const std::vector<at::Tensor> given_now{inputs...};
+    const std::vector<at::Tensor> tensors{inputs...};
     at::Device device = at::kCPU;
-    for (const auto& input : given_now)
+    for (const auto& input : tensors)
       if (input.defined() && !input.device().is_cpu()) device = input.device();
     const auto pass = c10::make_intrusive<ForwardPass>(device);
     pass->run = [layer](at::TensorList given) mutable {
@@ -72,7 +72,7 @@ class WithoutActivations {
         return at::Tensor(layer->forward(given[I]...));
       }(std::index_sequence_for<Inputs...>());
     };
-    return Recompute::apply(pass, at::zeros({}).requires_grad_(), at::TensorList(given_now));
+    return Recompute::apply(pass, at::zeros({}).requires_grad_(), at::TensorList(tensors));
   }
 };
 
