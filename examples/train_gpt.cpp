@@ -3,6 +3,7 @@
 //   mpirun -np 2 build/examples/train_gpt --zero 3
 //   build/examples/train_gpt --backend threads --ranks 2 --precision bf16 --optimizer muon --text book.txt
 //   mpirun -np 4 build/examples/train_gpt --mesh data=2,model=2 --zero 1
+//   build/examples/train_gpt --fake 16384 --rank 7123 --zero 3
 //   mpirun -np 2 build/examples/train_gpt --model gpt2 --tokens train.bin --context 256 --save-model tuned
 #include <algorithm>
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include <CLI/CLI.hpp>
 #include <distx/comm.hpp>
 #include <distx/comm/decorators/metered.hpp>
+#include <distx/fake.hpp>
 #include <distx/optim/schedule.hpp>
 #include <distx/tensor.hpp>
 #include <distx/training.hpp>
@@ -56,6 +58,8 @@ struct Settings {
   std::size_t sample = 400;
   double temperature = 0.8;
   std::string json;
+  int fake = 0;
+  int rank = 0;
 
   /// Returns the length of the sequences that are learnt from.
   [[nodiscard]] std::size_t length(const examples::GptShape& shape) const { return context.value_or(shape.context); }
@@ -105,6 +109,14 @@ struct Settings {
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
     app.add_option("--json", json, "output file for losses, times, memory, traffic and the hash of the final weights");
+    auto* fake_option = app.add_option("--fake", fake,
+                                       "make one step as a rank of a job of that many ranks, without the others, and "
+                                       "print what it holds and sends")
+                            ->check(CLI::Range(1, 10000000));
+    app.add_option("--rank", rank, "of --fake")
+        ->needs(fake_option)
+        ->check(examples::whole_number())
+        ->capture_default_str();
   }
 };
 
@@ -299,6 +311,42 @@ bool train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
   return true;
 }
 
+/// Makes two steps on the first sequences of the text, and prints the memory and the traffic of the second.
+template <class Model, class Training>
+void print_fake_step(distx::AnyCommunicator<>& data, const Settings& settings, const examples::Corpus& corpus,
+                     Model& model, Training& training, const examples::WeightCounts& weights,
+                     const distx::Metered<distx::AnyCommunicator<>>& metered) {
+  const std::size_t length = settings.length(model.shape());
+  std::vector<std::size_t> numbers(settings.batch);
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = i % corpus.sequences(length);
+  const auto parts = examples::micro_batches(numbers, settings.training.accumulate,
+                                             [&](auto some) { return corpus.batch(some, length); });
+  const auto pass = [&](const examples::TextBatch& part, double share) {
+    const auto loss = model.forward(part.tokens, part.targets, part.length, training);
+    model.backward(training, static_cast<typename Model::Scalar>(share));
+    return loss;
+  };
+  distx::observe::Ledger before;
+  for (int step = 0; step < 2; ++step) {  // in the second step the order of units is known
+    before = metered.ledger();
+    (void)examples::train_step(data, training, parts, settings.training.rate(), pass);
+  }
+  const auto traffic = metered.ledger() - before;
+  const auto megabytes = [](std::uint64_t bytes) { return 1e-6 * static_cast<double>(bytes); };
+  fmt::print("rank {} of {}, {} weights in all\n", metered.rank(), metered.size(), weights.all);
+  const auto memory = training.memory();
+  for (const auto& [name, use] : {std::pair("weights", memory.weights),
+                                  {"gradients", memory.gradients},
+                                  {"optimizer", memory.optimizer},
+                                  {"in flight", memory.in_flight},
+                                  {"in all", memory.total}})
+    fmt::print("memory: {:<10} {:>12.3f} MB, at most {:.3f} MB\n", name, megabytes(use.held), megabytes(use.peak));
+  for (const auto& [operation, moved] : traffic.entries())
+    if (moved.calls > 0)
+      fmt::print("a step: {:<14} {:>8} calls, {:.3f} MB sent, {:.3f} MB received\n", operation, moved.calls,
+                 megabytes(moved.sent_bytes), megabytes(moved.received_bytes));
+}
+
 template <class Weight>
 void train_alike(distx::AnyCommunicator<>& comm, const Settings& settings, const Task& task) {
   examples::BasicGpt<Weight> model(task.shape, settings.seed);
@@ -310,6 +358,7 @@ void train_alike(distx::AnyCommunicator<>& comm, const Settings& settings, const
     weights.all += parameter->size();
     if (parameter->options().rows > 0) weights.in_matrices += parameter->size();
   }
+  if (settings.fake > 0) return print_fake_step(comm, settings, task.corpus, model, training, weights, metered);
   if (task.folder) task.folder->load(training);
   if (!train(comm, comm, settings, task.corpus, model, training, weights, metered)) return;
   const examples::Gpt2Output output(settings.save_model);
@@ -332,7 +381,9 @@ void train_on_mesh(distx::AnyCommunicator<>& comm, const Settings& settings, con
     weights.all += distx::volume(parameter.extents());
   });
   auto training = examples::make_training(mesh, parameters, settings.training);
-  train(comm, mesh.along<examples::Data>(), settings, task.corpus, model, training, weights, metered);
+  auto& data = mesh.along<examples::Data>();
+  if (settings.fake > 0) return print_fake_step(data, settings, task.corpus, model, training, weights, metered);
+  train(comm, data, settings, task.corpus, model, training, weights, metered);
 }
 
 /// @throws distx::CheckpointError if the file that --logits names exists, or cannot be written
@@ -346,6 +397,8 @@ void check_absent(const std::string& logits) {
 void run(distx::AnyConnector& connector, const Settings& settings) {
   std::optional<Task> task;
   examples::on_every_rank(connector, [&] {
+    if (settings.fake > 0 && connector.size() > 1)
+      throw distx::InvalidArgument("--fake is one rank without the others: start the program without a launcher");
     settings.training.check("--batch", settings.batch);
     if (settings.mesh.given()) (void)settings.mesh.sizes(settings.training);
     for (const auto& [flag, value] :
@@ -364,14 +417,18 @@ void run(distx::AnyConnector& connector, const Settings& settings) {
     check_absent(settings.logits);
     examples::Gpt2Output(settings.save_model).prepare();
   });
-  settings.backend.run(connector, [&](distx::AnyCommunicator<> comm) {
+  const auto on_rank = [&](distx::AnyCommunicator<> comm) {
     if (settings.mesh.given())
       train_on_mesh(comm, settings, *task);
     else if (settings.training.short_weights())
       train_alike<distx::bfloat16>(comm, settings, *task);
     else
       train_alike<float>(comm, settings, *task);
-  });
+  };
+  if (settings.fake > 0)
+    on_rank(distx::AnyCommunicator<>(distx::FakeCommunicator(settings.rank, settings.fake)));
+  else
+    settings.backend.run(connector, on_rank);
 }
 
 }  // namespace

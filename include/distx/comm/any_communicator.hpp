@@ -9,6 +9,7 @@
 #include "distx/comm/arguments.hpp"
 #include "distx/comm/communicator.hpp"
 #include "distx/comm/pending.hpp"
+#include "distx/comm/split_rule.hpp"
 #include "distx/core/error.hpp"
 #include "distx/memory/detail/host_copies.hpp"
 
@@ -30,7 +31,7 @@ class VirtualCommunicator {
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
   [[nodiscard]] virtual std::string_view backend() const = 0;
-  [[nodiscard]] virtual std::shared_ptr<VirtualCommunicator> split(int color, int key, const std::source_location&) = 0;
+  [[nodiscard]] virtual std::shared_ptr<VirtualCommunicator> split(const SplitRule&, const std::source_location&) = 0;
   [[nodiscard]] virtual CommunicatorMemory<std::byte, Space> allocate(std::size_t count, std::size_t element_bytes,
                                                                       const std::source_location&) = 0;
   [[nodiscard]] virtual CommunicatorMemory<std::byte, Space> adopt(Span<std::byte, Space> memory,
@@ -99,11 +100,8 @@ class CommunicatorModel final : public VirtualCommunicator<typename C::space> {
   int rank() const override { return comm_.rank(); }
   int size() const override { return comm_.size(); }
   std::string_view backend() const override { return comm_.backend(); }
-  std::shared_ptr<VirtualCommunicator<Space>> split(int color, int key, const std::source_location& where) override {
-    if constexpr (requires(C& c) { c.split(color, key, where); })
-      return std::make_shared<CommunicatorModel>(comm_.split(color, key, where));
-    else
-      return std::make_shared<CommunicatorModel>(comm_.split(color, key));
+  std::shared_ptr<VirtualCommunicator<Space>> split(const SplitRule& rule, const std::source_location& where) override {
+    return std::make_shared<CommunicatorModel>(split_by(comm_, rule, where));
   }
   CommunicatorMemory<std::byte, Space> allocate(std::size_t count, std::size_t element_bytes,
                                                 const std::source_location& where) override {
@@ -219,7 +217,10 @@ class AnyCommunicator {
 
   [[nodiscard]] AnyCommunicator split(int color, int key,
                                       std::source_location location = std::source_location::current()) {
-    return AnyCommunicator(self_->split(color, key, location));
+    return split(detail::SplitRule(color, key), location);
+  }
+  [[nodiscard]] AnyCommunicator split(const detail::SplitRule& rule, const std::source_location& location) {
+    return AnyCommunicator(self_->split(rule, location));
   }
   template <class T>
   [[nodiscard]] CommunicatorMemory<T, Space> allocate(std::size_t size,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/comm/detail/mistakes.hpp"
+#include "distx/comm/split_rule.hpp"
 #include "distx/core/detail/fnv1a.hpp"
 #include "distx/core/error.hpp"
 
@@ -38,8 +39,9 @@ template <Communicator C>
   const ErrorContext context{
       .operation = "groups", .backend = comm.backend(), .rank = comm.rank(), .size = comm.size(), .location = location};
   // Ranks that are in no group get the colors after those of the groups.
-  std::vector<int> color(static_cast<std::size_t>(comm.size()), -1);
-  int key = 0;
+  const int groups = static_cast<int>(grouping.size());
+  std::vector<detail::SplitRequest> requests;
+  for (int rank = 0; rank < comm.size(); ++rank) requests.push_back({groups + rank, 0, rank});
   for (std::size_t group = 0; group < grouping.size(); ++group) {
     for (std::size_t index = 0; index < grouping[group].size(); ++index) {
       const int rank = grouping[group][index];
@@ -47,14 +49,15 @@ template <Communicator C>
         throw InvalidArgument(
             "invalid rank " + std::to_string(rank) + " in a group: must be in [0, " + std::to_string(comm.size()) + ")",
             context);
-      if (color[static_cast<std::size_t>(rank)] >= 0)
+      detail::SplitRequest& request = requests[static_cast<std::size_t>(rank)];
+      if (request.color < groups)
         throw InvalidArgument("rank " + std::to_string(rank) + " is in the groups twice", context);
-      color[static_cast<std::size_t>(rank)] = static_cast<int>(group);
-      if (rank == comm.rank()) key = static_cast<int>(index);
+      request.color = static_cast<int>(group);
+      request.key = static_cast<int>(index);
     }
   }
-  const int mine = color[static_cast<std::size_t>(comm.rank())];
-  auto made = std::make_shared<C>(comm.split(mine >= 0 ? mine : static_cast<int>(grouping.size()) + comm.rank(), key));
+  const detail::SplitRule rule([&](int rank) { return requests[static_cast<std::size_t>(rank)]; });
+  auto made = std::make_shared<C>(detail::split_by(comm, rule, location));
   if constexpr (requires { comm.group_cache(); }) comm.group_cache().emplace(grouping, made);
   return made->share();
 }

@@ -10,6 +10,7 @@
 
 #include "distx/comm/arguments.hpp"
 #include "distx/comm/communicator.hpp"
+#include "distx/comm/split_rule.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
 
@@ -89,10 +90,7 @@ class Decorator {
 
   [[nodiscard]] const std::shared_ptr<GroupCache>& groups() const noexcept { return groups_; }
   [[nodiscard]] C split_inner(int color, int key, const std::source_location& location) {
-    if constexpr (requires { inner_.split(color, key, location); })
-      return inner_.split(color, key, location);
-    else
-      return inner_.split(color, key);
+    return split_by(inner_, SplitRule(color, key), location);
   }
 
  private:

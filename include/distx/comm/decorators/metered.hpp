@@ -35,7 +35,10 @@ class Metered : public detail::Decorator<C> {
 
   [[nodiscard]] Metered share() const { return Metered(this->inner().share(), this->groups(), count_); }
   [[nodiscard]] Metered split(int color, int key, std::source_location location = std::source_location::current()) {
-    return Metered(this->split_inner(color, key, location), std::make_shared<detail::GroupCache>(), count_);
+    return split(detail::SplitRule(color, key), location);
+  }
+  [[nodiscard]] Metered split(const detail::SplitRule& rule, const std::source_location& location) {
+    return Metered(detail::split_by(this->inner(), rule, location), std::make_shared<detail::GroupCache>(), count_);
   }
 
   /// Returns the traffic of this rank so far; `sum_over_ranks` adds up the ledgers of all ranks.

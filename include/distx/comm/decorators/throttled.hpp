@@ -2,24 +2,16 @@
 #pragma once
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <exception>
-#include <limits>
 #include <mutex>
 #include <thread>
 
-#include "distx/comm/calls/wire_bytes.hpp"
 #include "distx/comm/decorators/decorated_pending.hpp"
 #include "distx/comm/decorators/decorator.hpp"
+#include "distx/comm/wire_speed.hpp"
 #include "distx/core/error.hpp"
 
 namespace distx::inline DISTX_ABI {
-
-/// The speed of an emulated link: the latency of each call, and the bytes per second in each direction.
-struct WireSpeed {
-  std::chrono::nanoseconds latency{0};
-  double bandwidth = std::numeric_limits<double>::infinity();
-};
 
 namespace detail {
 
@@ -30,11 +22,7 @@ class EmulatedWire {
 
   explicit EmulatedWire(const WireSpeed& speed) : speed_(speed) {}
 
-  [[nodiscard]] std::chrono::nanoseconds duration(const WireBytes& bytes) const {
-    const double seconds = static_cast<double>(std::max(bytes.sent, bytes.received)) / speed_.bandwidth;
-    // Limited to a year, because more would overflow the clock.
-    return speed_.latency + std::chrono::nanoseconds(std::llround(std::min(seconds, 3.2e7) * 1e9));
-  }
+  [[nodiscard]] std::chrono::nanoseconds duration(const WireBytes& bytes) const { return speed_.duration(bytes); }
   /// Returns when a transfer that is enqueued at `now` has left the link.
   [[nodiscard]] clock::time_point occupy(clock::time_point now, std::chrono::nanoseconds duration) {
     const std::lock_guard lock(mutex_);

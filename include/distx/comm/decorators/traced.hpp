@@ -61,7 +61,10 @@ class Traced : public detail::Decorator<C> {
 
   [[nodiscard]] Traced share() const { return Traced(this->inner().share(), this->groups(), timeline_, track_); }
   [[nodiscard]] Traced split(int color, int key, std::source_location location = std::source_location::current()) {
-    return Traced(this->split_inner(color, key, location), timeline_);
+    return split(detail::SplitRule(color, key), location);
+  }
+  [[nodiscard]] Traced split(const detail::SplitRule& rule, const std::source_location& location) {
+    return Traced(detail::split_by(this->inner(), rule, location), timeline_);
   }
 
   /// Returns this rank's timeline; record computation on it with `timeline().scope("backward")`.

@@ -11,6 +11,7 @@
 #include "distx/comm/arguments.hpp"
 #include "distx/comm/communicator.hpp"
 #include "distx/comm/pending.hpp"
+#include "distx/comm/split_rule.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
 
@@ -37,7 +38,8 @@ struct HostBackend {
 /// - `void check_usable(const ErrorContext&)`, which throws if the communicator was revoked;
 /// - `void revoke(const std::string&) noexcept`, which makes the calls of every rank throw; the argument is what
 ///   `RevocationReason::parse` reads;
-/// - `std::shared_ptr<CommunicatorState<Backend>> split(int color, int key, const std::source_location&)`;
+/// - `std::shared_ptr<CommunicatorState<Backend>> split(int color, int key, const std::source_location&)`, or the same
+///   of a `const SplitRule&`;
 /// - optionally `CommunicatorMemory<std::byte, space> allocate(std::size_t count, std::size_t element_bytes, const
 ///   std::source_location&)`; without it, `allocate` returns ordinary memory;
 /// - optionally `Adoption<space> adopt(Span<std::byte, space>, const std::source_location&)`, if it has `allocate`;
@@ -71,6 +73,7 @@ class BasicCommunicator {
 
   /// Returns a communicator of the ranks that pass the same `color`, ordered by `key`, then by rank. Collective.
   [[nodiscard]] Derived split(int color, int key, std::source_location location = std::source_location::current());
+  [[nodiscard]] Derived split(const SplitRule& rule, const std::source_location& location);
   /// Allocates `count` zeroed elements in the memory that this communicator transfers fastest. Collective.
   /// @throws MismatchError if the ranks request different sizes; MemoryError if an allocation fails
   template <class T>

@@ -64,14 +64,23 @@ auto BasicCommunicator<Derived, Backend>::start(const Call<space>& call,
 
 template <class Derived, class Backend>
 Derived BasicCommunicator<Derived, Backend>::split(int color, int key, std::source_location location) {
+  return split(SplitRule(color, key), location);
+}
+template <class Derived, class Backend>
+Derived BasicCommunicator<Derived, Backend>::split(const SplitRule& rule, const std::source_location& location) {
   FlightScope flight(begin("split", location));
   return state_->guarded([&] {
-    auto part = backend_of().split(color, key, location);
+    const SplitRequest own = rule.of(rank());
+    std::shared_ptr<State> part;
+    if constexpr (requires { backend_of().split(rule, location); })
+      part = backend_of().split(rule, location);
+    else
+      part = backend_of().split(own.color, own.key, location);
     state_->add_part(part);
     std::vector<int> members;
     if constexpr (std::same_as<space, Host>)
       members = all_gathered(part->backend, state_->flight.world_rank(), location);
-    part->flight.split_from(state_->flight, color, std::move(members));
+    part->flight.split_from(state_->flight, own.color, std::move(members));
     flight.complete();
     return Derived(std::move(part));
   });
@@ -171,10 +180,6 @@ Backend& BasicCommunicator<Derived, Backend>::backend_of() const noexcept {
   return state_->backend;
 }
 
-/// One rank's request in `split`; a group is the ranks with one color, in the order of their keys.
-struct SplitRequest {
-  int color = 0, key = 0, rank = 0;
-};
 /// Returns the requests with this rank's color, in the order of the new communicator.
 template <class Request>
 [[nodiscard]] std::vector<Request> group_of(const std::vector<Request>& all, int color) {

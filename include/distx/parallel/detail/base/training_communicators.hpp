@@ -25,16 +25,15 @@ class TrainingCommunicators {
 
   /// Shards among groups of `group_ranks` consecutive ranks. Collective.
   void split(int group_ranks) {
-    const int rank = all_.rank();
-    reducing_ = all_.split(rank / group_ranks, rank, made_at_);
-    across_ = all_.split(rank % group_ranks, rank, made_at_);
+    reducing_ = all_.split(SplitRule([=](int rank) { return SplitRequest{rank / group_ranks, rank, rank}; }), made_at_);
+    across_ = all_.split(SplitRule([=](int rank) { return SplitRequest{rank % group_ranks, rank, rank}; }), made_at_);
     gathering_ = reducing_.share();
   }
   /// Gives gathers a separate communicator, whose calls need no common order with the reductions. Collective.
-  void separate_gathers() { gathering_ = reducing_.split(0, reducing_.rank(), made_at_); }
+  void separate_gathers() { gathering_ = reducing_.split(duplicate(), made_at_); }
   /// Makes the communicator of announcements in uneven steps, once. Collective.
   void separate_announcements(const std::source_location& location) {
-    if (!announcements_) announcements_ = all_.split(0, all_.rank(), location);
+    if (!announcements_) announcements_ = all_.split(duplicate(), location);
   }
 
   [[nodiscard]] const std::source_location& made_at() const noexcept { return made_at_; }
@@ -82,6 +81,10 @@ class TrainingCommunicators {
   }
 
  private:
+  [[nodiscard]] static SplitRule duplicate() {
+    return SplitRule([](int rank) { return SplitRequest{0, rank, rank}; });
+  }
+
   std::source_location made_at_;
   AnyCommunicator<Space> all_;
   AnyCommunicator<Space> reducing_;
