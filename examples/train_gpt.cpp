@@ -21,6 +21,7 @@
 #include "common/backend.hpp"
 #include "common/checkpoint_flags.hpp"
 #include "common/json_file.hpp"
+#include "common/ledger_json.hpp"
 #include "common/make_training.hpp"
 #include "common/mesh_flag.hpp"
 #include "common/progress.hpp"
@@ -345,6 +346,11 @@ void print_fake_step(distx::AnyCommunicator<>& data, const Settings& settings, c
     if (moved.calls > 0)
       fmt::print("a step: {:<14} {:>8} calls, {:.3f} MB sent, {:.3f} MB received\n", operation, moved.calls,
                  megabytes(moved.sent_bytes), megabytes(moved.received_bytes));
+  examples::JsonFile(settings.json)
+      .write({{"rank", metered.rank()},
+              {"ranks", metered.size()},
+              {"memory", examples::ledger_json(memory)},
+              {"traffic", examples::ledger_json(traffic)}});
 }
 
 template <class Weight>
@@ -397,6 +403,9 @@ void check_absent(const std::string& logits) {
 void run(distx::AnyConnector& connector, const Settings& settings) {
   std::optional<Task> task;
   examples::on_every_rank(connector, [&] {
+    if (settings.fake > 0 && settings.rank >= settings.fake)
+      throw distx::InvalidArgument("--rank " + std::to_string(settings.rank) + " is not one of the " +
+                                   std::to_string(settings.fake) + " ranks of --fake");
     if (settings.fake > 0 && connector.size() > 1)
       throw distx::InvalidArgument("--fake is one rank without the others: start the program without a launcher");
     settings.training.check("--batch", settings.batch);

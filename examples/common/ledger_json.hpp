@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include <distx/observe/ledger.hpp>
+#include <distx/observe/memory_ledger.hpp>
 
 namespace examples {
 
@@ -17,6 +18,18 @@ inline nlohmann::json ledger_json(const distx::observe::Ledger& ledger) {
                         {"received_bytes", traffic.received_bytes}};
   }
   return moved;
+}
+
+/// The memory by purpose.
+inline nlohmann::json ledger_json(const distx::observe::MemoryLedger& ledger) {
+  const auto one = [](const distx::observe::MemoryLedger::Use& use) {
+    return nlohmann::json{{"held", use.held}, {"peak", use.peak}};
+  };
+  return {{"weights", one(ledger.weights)},
+          {"gradients", one(ledger.gradients)},
+          {"optimizer", one(ledger.optimizer)},
+          {"in_flight", one(ledger.in_flight)},
+          {"total", one(ledger.total)}};
 }
 
 }  // namespace examples

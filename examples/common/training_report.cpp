@@ -34,17 +34,6 @@ std::vector<distx::observe::MemoryLedger> gather_ledgers(distx::AnyCommunicator<
   return ledgers;
 }
 
-nlohmann::json json_of(const distx::observe::MemoryLedger& ledger) {
-  const auto one = [](const distx::observe::MemoryLedger::Use& use) {
-    return nlohmann::json{{"held", use.held}, {"peak", use.peak}};
-  };
-  return {{"weights", one(ledger.weights)},
-          {"gradients", one(ledger.gradients)},
-          {"optimizer", one(ledger.optimizer)},
-          {"in_flight", one(ledger.in_flight)},
-          {"total", one(ledger.total)}};
-}
-
 }  // namespace
 
 TrainingCost::TrainingCost(distx::AnyCommunicator<>& comm, const StepTimes& sums, std::size_t steps,
@@ -66,7 +55,7 @@ std::string TrainingCost::to_string() const {
 
 nlohmann::json TrainingCost::json(const TrainingFlags& flags, const WeightCounts& weights) const {
   auto ledgers = nlohmann::json::array();
-  for (const auto& ledger : memory) ledgers.push_back(json_of(ledger));
+  for (const auto& ledger : memory) ledgers.push_back(ledger_json(ledger));
   const auto planned = plan(flags, weights, static_cast<int>(memory.size()), share_memory);
   return {{"seconds_per_step",
            {{"compute", times.compute}, {"exposed_communication", times.communication}, {"update", times.update}}},

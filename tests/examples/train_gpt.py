@@ -2,17 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Runs train_gpt as a user would, and checks what it says.
 
-    tests/examples/train_gpt.py learns|agrees|repeats|stages|splits|costs|precision|resumes|models|refuses PROGRAM [--mpi]
+    tests/examples/train_gpt.py learns|agrees|repeats|stages|splits|costs|fakes|precision|resumes|models|refuses PROGRAM [--mpi]
 
 learns: the loss on held-out text, and what the report has; agrees: the losses of several ranks with those of one;
 repeats: the same weights from the same seed; stages: all stages of ZeRO come to the same weights; splits: on a
 mesh, with the weights split, the losses are those of one process; costs: what each stage holds and sends is the
-formula's; precision: bfloat16 learns; resumes: killed in its midst and resumed, it
+formula's; fakes: a fake rank holds and sends what the same rank of a real job does; precision: bfloat16 learns; resumes: killed in its midst and resumed, it
 comes to the weights of a run that was not; models: a model that is saved is loaded on any ranks at any stage;
 refuses: bad input ends every rank with status 1 or 2 and one line that says why.
 """
 import argparse
 import array
+import functools
 import os
 import sys
 import tempfile
@@ -134,6 +135,25 @@ def costs(how):
                     sys.exit(f"{name}: that differs by more than {padding}")
 
 
+def fakes(how, program):
+    """To the byte; a real job's traffic is all ranks' together. Threads share memory, which a fake rank does not."""
+    few = ["--batch", "2", "--sample", "0", "--gather-weights"]
+    for ranks, flags in ((3, ()), (4, ("--mesh", "data=2,model=2"))):
+        for stage in (0, 1) if flags else (0, 1, 2, 3):
+            chosen = [*few, "--zero", str(stage), *flags]
+            # The first steps are others: ranks compare their options, and the order of units is not known.
+            first, real = (report(how["threads"](ranks), *chosen, "--steps", steps) for steps in ("2", "3"))
+            expected = ranks * (3 * sent_per_step(real) - 2 * sent_per_step(first))
+            fake = [report([program], *TINY, *SHORT, *chosen, "--fake", str(ranks), "--rank", str(rank)) for rank in range(ranks)]
+            name = " ".join((f"stage {stage}", *flags))
+            sent = sum(moved["sent_bytes"] for said in fake for moved in said["traffic"].values())
+            print(f"{name}: {ranks} fake ranks send {sent} bytes in a step", flush=True)
+            if sent != round(expected):
+                sys.exit(f"{name}: the real ones send {expected}")
+            if [said["memory"] for said in fake] != real["memory"]:
+                sys.exit(f"{name}: fake ranks hold {[said['memory'] for said in fake]}, real ones {real['memory']}")
+
+
 def precision(how):
     """The master weights are float: what bfloat16 would round away adds up."""
     few = ["--steps", "300", "--batch", "8", "--sample", "0"]
@@ -248,6 +268,8 @@ def refuses(program, mpi):
             (["--tokens", short], "must be longer than a context of"),
             (["--in-order"], "--tokens"),
             (["--backend", "smoke-signals"], "--backend"),
+            (["--rank", "1"], "--fake"),
+            (["--fake", "4", "--rank", "4"], "--rank 4 is not one of the 4 ranks of --fake"),
         ], mpi)
         if sorted(os.listdir(folder)) != before:
             sys.exit(f"something was left behind: {os.listdir(folder)}")
@@ -255,8 +277,8 @@ def refuses(program, mpi):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["learns", "agrees", "repeats", "stages", "splits", "costs", "precision", "resumes",
-                                          "models", "refuses"])
+    parser.add_argument("what", choices=["learns", "agrees", "repeats", "stages", "splits", "costs", "fakes", "precision",
+                                          "resumes", "models", "refuses"])
     parser.add_argument("program")
     parser.add_argument("--mpi", action="store_true")
     options = parser.parse_args()
@@ -265,7 +287,7 @@ def main():
     else:
         common = {"models": [], "learns": TINY, "precision": TINY, "resumes": TINY}.get(options.what, [*TINY, *SHORT])
         how = ways(options.program, options.mpi, common)
-        {"learns": learns, "agrees": agrees, "repeats": repeats, "stages": stages, "splits": splits,
+        {"fakes": functools.partial(fakes, program=options.program), "learns": learns, "agrees": agrees, "repeats": repeats, "stages": stages, "splits": splits,
          "costs": costs, "precision": precision, "resumes": resumes, "models": models}[options.what](how)
 
 
