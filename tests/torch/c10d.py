@@ -13,6 +13,7 @@ import functools
 import itertools
 import multiprocessing
 import os
+import re
 import select
 import signal
 import socket
@@ -379,7 +380,7 @@ def run(options, folder):
     # PyTorch runs those of all_to_all on CPU tensors under MPI only, though Gloo has it as well.
     names = [name for name in names if not getattr(getattr(Suite, name), "__unittest_skip__", False)
              or name.startswith("test_all_to_all") and "cuda" not in name]
-    passed, ran = {backend: set() for backend in options.backends}, set()
+    passed, ran, errors = {backend: set() for backend in options.backends}, set(), []
     Job.module, Job.suite, Job.backends, Job.ranks, Job.own = module, Suite, options.backends, ranks, own
     with multiprocessing.get_context("fork").Pool(AT_ONCE) as pool:
         for name, backend, outcome, printed, seconds in itertools.chain.from_iterable(pool.imap(run_on_backends, names)):
@@ -397,10 +398,14 @@ def run(options, folder):
                 print(f"{name}, {backend}: {outcome} in {seconds:.1f} s", flush=True)
             if outcome == "failed" and (backend == "distx" or options.verbose):
                 print(printed, flush=True)
+                raised = [line for line in printed.splitlines() if re.match(r"[\w.]*(Error|Exception|statuses)\b", line)]
+                errors.append(f"failed: {name}: {' | '.join(raised)[:400]}")
     both = "; ".join(f"{backend} {len(passed[backend] & ran)} of {len(ran)}" for backend in options.backends)
     print(f"{ranks} ranks: {both}", flush=True)
     for name in sorted(ran & set(EXCLUDED)):
         print(f"{name} is not run on distx: it {EXCLUDED[name]}")
+    for error in errors:  # last, as the end of what is printed is kept
+        print(error)
     failed |= bool(ran - passed.get("distx", ran) - set(EXCLUDED))
     if not options.tests and len(ran) < 90:
         print("there are at least 90 tests in PyTorch 2.15")
