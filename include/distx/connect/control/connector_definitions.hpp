@@ -21,10 +21,8 @@ inline void write(const std::string& received, std::span<std::byte> bytes) {
 
 }  // namespace control
 
-DISTX_INLINE int ControlConnector::rank() const noexcept { return group_->rank(); }
-DISTX_INLINE int ControlConnector::size() const noexcept { return group_->size(); }
-DISTX_INLINE int ControlConnector::local_rank() const noexcept { return group_->local_rank(); }
-DISTX_INLINE int ControlConnector::local_size() const noexcept { return group_->local_size(); }
+DISTX_INLINE ControlConnector::ControlConnector(std::shared_ptr<control::ControlGroup> group) noexcept
+    : RankNumbers(*group), group_(std::move(group)) {}
 
 DISTX_INLINE void ControlConnector::barrier() { (void)group_->call({.call = "barrier"}, group_->where("barrier")); }
 DISTX_INLINE void ControlConnector::broadcast(std::span<std::byte> bytes, int root) {
