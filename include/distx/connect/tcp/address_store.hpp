@@ -43,7 +43,7 @@ struct AddressStore {
       if (!root) throw ConnectError("rank 0 has published a malformed address '" + *text + "'", terms.where());
       return root;
     };
-    return TcpConnector(join(terms, connect_to_root(locate, terms.deadline, deadline, terms.where()), deadline));
+    return TcpConnector(join(terms, connect_to_root(locate, terms, deadline), deadline));
   }
   terms.token = hexadecimal(random_digest());
   const Endpoint bound{store.bind, 0};
