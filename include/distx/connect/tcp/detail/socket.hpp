@@ -193,15 +193,6 @@ template <class Move>
   return bits;
 }
 
-[[nodiscard]] inline std::string hexadecimal(const Digest& digest) {
-  std::string text;
-  for (const auto byte : digest) {
-    text += "0123456789abcdef"[byte >> 4];
-    text += "0123456789abcdef"[byte & 15];
-  }
-  return text;
-}
-
 /// Rank 0's listening socket, and the addresses that the others use.
 class Listener {
  public:
