@@ -50,7 +50,7 @@ class FirstException {
   bool is_consequence_ = false;
 };
 
-DISTX_INLINE void run_threads(Threads threads, void (*body)(void* state, ThreadConnector connector), void* state) {
+DISTX_INLINE void run_threads(Threads threads, const std::function<void(ThreadConnector)>& body) {
   const MadeHere made;
   const auto root = std::make_shared<control::ThreadRoot>(threads.count);
   std::vector<std::shared_ptr<control::ThreadTransport>> links;  // of all, before the first one uses it
@@ -64,9 +64,9 @@ DISTX_INLINE void run_threads(Threads threads, void (*body)(void* state, ThreadC
   const auto run = [&](int rank) noexcept {
     std::string reason;
     try {
-      body(state, ThreadConnector(make_here<control::ControlGroup>(
-                      "threads", threads.deadline, control::NextGroup{rank, std::vector<posix::Process>(links.size())},
-                      links[static_cast<std::size_t>(rank)])));
+      body(ThreadConnector(make_here<control::ControlGroup>(
+          "threads", threads.deadline, control::NextGroup{rank, std::vector<posix::Process>(links.size())},
+          links[static_cast<std::size_t>(rank)])));
       return end(rank, nullptr);
     } catch (const RevokedError& error) {
       reason = error.what();
