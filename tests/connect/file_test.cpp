@@ -357,8 +357,8 @@ TEST_CASE("invalid ranks and folders throw ConnectError") {
   const NewFolder folder;
   std::ofstream(folder.path() / "file") << "x";
   CHECK_THROWS_AS(FileConnector(folder.path() / "file", 0, 2, {.deadline = milliseconds(10)}), distx::ConnectError);
-  CHECK_THROWS_WITH_AS(FileConnector(folder.path(), 4, 4),
-                       "distx: connect (file): invalid rank 4 (DISTX_RANK): must be in [0, 4)", distx::ConnectError);
+  CHECK_THROWS_WITH_AS(FileConnector(folder.path(), 4, 4), "distx: connect (file): invalid rank 4: must be in [0, 4)",
+                       distx::ConnectError);
   CHECK_THROWS_AS(FileConnector(folder.path(), -1, 4), distx::ConnectError);
 }
 

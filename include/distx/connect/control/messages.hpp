@@ -144,18 +144,14 @@ struct CallPart {
 /// The largest number of ranks.
 inline constexpr int most_ranks = 65536;
 
-/// @param backend  "file" names DISTX_RANK and DISTX_SIZE in messages
 /// @throws ConnectError unless the size is in [1, most_ranks] and the rank in [0, size)
 inline void check_rank(int rank, int size, std::string_view backend) {
-  const bool by_variables = backend == "file";
   const ErrorContext context{.operation = "connect", .backend = backend};
   if (size < 1 || size > most_ranks)
-    throw ConnectError("invalid size " + std::to_string(size) + (by_variables ? " (DISTX_SIZE)" : "") +
-                           ": must be in [1, " + std::to_string(most_ranks) + "]",
+    throw ConnectError("invalid size " + std::to_string(size) + ": must be in [1, " + std::to_string(most_ranks) + "]",
                        context);
   if (rank < 0 || rank >= size)
-    throw ConnectError("invalid rank " + std::to_string(rank) + (by_variables ? " (DISTX_RANK)" : "") +
-                           ": must be in [0, " + std::to_string(size) + ")",
+    throw ConnectError("invalid rank " + std::to_string(rank) + ": must be in [0, " + std::to_string(size) + ")",
                        context);
 }
 

@@ -17,11 +17,9 @@ DISTX_INLINE std::vector<Launcher>& launchers() {
   return known;
 }
 
-DISTX_INLINE std::optional<int> environment_number(const char* name) { return parse_int(variable(name)); }
-
 DISTX_INLINE std::optional<Announced> announced_mpi_ranks() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS"})
-    if (const auto size = environment_number(name)) return Announced{name, *size};
+    if (const auto size = parse_int(variable(name))) return Announced{name, *size};
   return std::nullopt;
 }
 
@@ -145,7 +143,7 @@ DISTX_INLINE AnyConnector connect(int& argc, char**& argv) {
       return connector;
     }
   const auto fail = [](const std::string& message) { throw ConnectError(message, {.operation = "connect"}); };
-  if (!detail::variable("DISTX_FILE").empty() && detail::environment_number("DISTX_SIZE") != 1)
+  if (!detail::variable("DISTX_FILE").empty() && detail::parse_int(detail::variable("DISTX_SIZE")) != 1)
     fail("DISTX_FILE is set but file-based rendezvous is not compiled in: include <distx/file.hpp>");
   for (const auto& other : detail::announced_ranks()) {
     if (other.size.value <= 1) continue;
