@@ -17,7 +17,7 @@ using posix::Process;
 /// @name A process of the job as it is sent
 /// @{
 inline void write_process(FrameWriter& out, const Process& process) {
-  out.text(process.host).text(process.host_name).number(static_cast<std::uint64_t>(process.id));
+  out.text(process.host).text(process.host_name).number(process.id);
 }
 [[nodiscard]] inline Process read_process(FrameReader& in) {
   Process process;
@@ -48,11 +48,7 @@ struct SentError {
     throw ConnectError(message, context);
   }
   [[nodiscard]] Frame frame(FrameKind kind) const {
-    return FrameWriter(kind)
-        .number(static_cast<std::uint64_t>(type))
-        .number(static_cast<std::uint64_t>(failed_rank) + 1)
-        .text(message)
-        .finish();
+    return FrameWriter(kind).number(type).number(failed_rank + 1).text(message).finish();
   }
   [[nodiscard]] static SentError from(const Frame& frame) {
     FrameReader in(frame.body);
@@ -103,13 +99,7 @@ struct CallPart {
   std::string bytes{};
 
   [[nodiscard]] Frame frame() const {
-    return FrameWriter(FrameKind::call)
-        .number(limit)
-        .text(call)
-        .number(static_cast<std::uint64_t>(result))
-        .number(static_cast<std::uint64_t>(root))
-        .text(bytes)
-        .finish();
+    return FrameWriter(FrameKind::call).number(limit).text(call).number(result).number(root).text(bytes).finish();
   }
   /// Returns null if the frame is malformed.
   [[nodiscard]] static std::optional<CallPart> from(const Frame& frame, int size) {

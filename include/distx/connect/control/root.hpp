@@ -140,11 +140,7 @@ class ControlRoot {
     if (!first_end_ || (is_failure && !has_failure_))
       first_end_ = SentError{how == RankEnd::threw ? 'r' : 'f', rank, message};
     has_failure_ = has_failure_ || is_failure;
-    send_all(FrameWriter(FrameKind::ended)
-                 .number(static_cast<std::uint64_t>(rank))
-                 .number(static_cast<std::uint64_t>(how))
-                 .text(message)
-                 .finish());
+    send_all(FrameWriter(FrameKind::ended).number(rank).number(how).text(message).finish());
     settle_call();
     settle_shrink(Deadline::clock::now());
   }
@@ -170,7 +166,7 @@ class ControlRoot {
       if (channel == nullptr) continue;
       channel->rank = rank;
       FrameWriter out(FrameKind::regrouped);
-      out.number(static_cast<std::uint64_t>(rank)).number(ranks_.size());
+      out.number(rank).number(ranks_.size());
       for (const auto& each : ranks_) write_process(out, each.process);
       channel->deliver(out.finish());
     }

@@ -52,8 +52,7 @@ using control::ControlGroup;
   const auto left =
       deadline.unlimited() ? control::no_limit : control::milliseconds_of(deadline.end() - Deadline::clock::now());
   control::FrameWriter hello(control::FrameKind::hello);
-  hello.number(static_cast<std::uint64_t>(terms.rank)).number(static_cast<std::uint64_t>(terms.size));
-  hello.number(control::milliseconds_of(terms.deadline)).number(left);
+  hello.number(terms.rank).number(terms.size).number(control::milliseconds_of(terms.deadline)).number(left);
   control::write_process(hello, posix::this_process());
   spoke->submit(hello.finish());
   return await_group(terms, std::move(spoke), deadline, is_running ? "the job at " + address : "");
