@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/connect/detail/name_ranks.hpp"
 #include "distx/connect/file/detail/generation.hpp"
 #include "distx/core/detail/early_warning.hpp"
 
@@ -74,9 +75,11 @@ class Rendezvous {
       if (auto found = gather_in(job)) {
         refusal = std::move(*found);
       } else {
-        publish(job, {});
+        Generation all{mine_.made_outer};
+        for (const auto& hello : joined_) all.members.push_back({hello->word, hello->process});
+        job.inner.put(members_file, all.text());
         withdraw(job);
-        for (const auto& hello : joined_) job.ranks.push_back(hello->process);
+        job.ranks = all.processes();
         return job;
       }
     } catch (const Error& error) {
@@ -88,7 +91,7 @@ class Rendezvous {
     }
     withdraw(job);
     try {
-      publish(job, refusal);
+      job.inner.put(refusal_file, refusal.frame(control::FrameKind::refuse).body);
     } catch (const Error&) {  // the others learn it from the end of this process, or at their deadlines
     }
     leave(job);
@@ -197,12 +200,6 @@ class Rendezvous {
   void withdraw(const Membership& job) const noexcept try {
     if (const auto run = Hello::from(job.outer.read("run")); run && run->word == mine_.word) job.outer.remove("run");
   } catch (...) {  // what bears the name is not ours
-  }
-  void publish(const Membership& job, const std::optional<SentError>& refusal) const {
-    if (refusal) return job.inner.put(refusal_file, refusal->frame(control::FrameKind::refuse).body);
-    Generation all{mine_.made_outer};
-    for (const auto& hello : joined_) all.members.push_back({hello->word, hello->process});
-    job.inner.put(members_file, all.text());
   }
 
   // ---- The other ranks ----
