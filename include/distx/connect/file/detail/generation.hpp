@@ -30,8 +30,11 @@ WaitEnd poll_until(const Deadline& deadline, Ready&& ready, Stopped&& stopped) {
   }
 }
 
-/// The name of each process that waits to join a job, which is a random word, and the process.
-using Candidates = std::vector<std::pair<std::string, Process>>;
+/// A process that is in the next generation of a job, or waits to be.
+struct NextMember {
+  std::string who;  ///< the rank in the generation before, or the random word of a process that joins
+  Process process;
+};
 
 /// A process asks to join by a file of the first name in the user's folder. The second one, of which the first writer
 /// stays, says that rank 0 admits it, or that it does not wait any more.
@@ -39,8 +42,8 @@ using Candidates = std::vector<std::pair<std::string, Process>>;
 [[nodiscard]] inline std::string answer_file(const std::string& word) { return "answer-" + word; }
 
 /// Returns the processes that wait in the user's folder; removes the files of those that have ended.
-[[nodiscard]] inline Candidates candidates_in(const Folder& outer, const Process& self) {
-  Candidates found;
+[[nodiscard]] inline std::vector<NextMember> candidates_in(const Folder& outer, const Process& self) {
+  std::vector<NextMember> found;
   const std::string prefix = request_file("");
   for (const auto& name : outer.names()) {
     if (!name.starts_with(prefix)) continue;
@@ -51,7 +54,7 @@ using Candidates = std::vector<std::pair<std::string, Process>>;
       outer.remove(name);
       outer.remove(answer_file(word));
     } else if (!outer.has(answer_file(word))) {
-      found.emplace_back(word, std::move(process));
+      found.push_back({word, std::move(process)});
     }
   }
   return found;
@@ -59,10 +62,6 @@ using Candidates = std::vector<std::pair<std::string, Process>>;
 
 /// The ranks of a generation of a job, in their order.
 struct Generation {
-  struct NextMember {
-    std::string who;  ///< the rank in the generation before, or the word of a process that joins
-    Process process;
-  };
   bool made_outer = false;  ///< see Membership
   std::vector<NextMember> members{};
 
