@@ -277,7 +277,7 @@ class Hub final : public TcpTransport, control::ControlRoot {
 
   Listener listener_;
   std::string token_;
-  WakePipe wake_;
+  WakeEvent wake_;
   Timeout limit_;
   time_point join_end_;
 

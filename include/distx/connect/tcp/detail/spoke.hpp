@@ -149,7 +149,7 @@ class Spoke final : public TcpTransport {
   }
 
   std::string lost_;
-  WakePipe wake_;
+  WakeEvent wake_;
   std::mutex mutex_;
   std::condition_variable changed_;
   BufferedSocket socket_;
