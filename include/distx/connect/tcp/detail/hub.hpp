@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <list>
-#include <thread>
 
 #include "distx/connect/tcp/detail/hub_connection.hpp"
 #include "distx/connect/tcp/detail/strangers.hpp"
 #include "distx/connect/tcp/detail/transport.hpp"
 #include "distx/core/detail/early_warning.hpp"
-#include "distx/core/detail/start_thread.hpp"
 
 namespace distx::inline DISTX_ABI::detail::tcp {
 
@@ -19,10 +17,10 @@ class Hub final : public TcpTransport, control::ControlRoot {
   static constexpr std::size_t most_hello_bytes = 4096;
 
   Hub(Listener listener, const JoinTerms& terms, const Deadline& deadline)
-      : ControlRoot("tcp", terms.size, true),
+      : TcpTransport(terms.where()),
+        ControlRoot("tcp", terms.size, true),
         listener_(std::move(listener)),
         token_(terms.token),
-        wake_(terms.where()),
         limit_(terms.deadline),
         join_end_(deadline.end()) {
     inbox.rank = 0;
@@ -33,7 +31,7 @@ class Hub final : public TcpTransport, control::ControlRoot {
   }
   Hub(const Hub&) = delete;
   Hub& operator=(const Hub&) = delete;
-  ~Hub() override { stop(); }
+  ~Hub() override { end_connections(); }
 
   /// Takes a frame of rank 0 itself. May be called from any thread.
   void submit(const control::Frame& frame) override {
@@ -50,7 +48,7 @@ class Hub final : public TcpTransport, control::ControlRoot {
       if (control::wait_for(changed_, lock, Deadline(limit).end(), [&] { return over() || is_in_error(); }))
         control::wait_for(changed_, lock, Deadline(after_error).end(), over);
     }
-    stop();
+    end_connections();
   }
 
  private:
@@ -108,10 +106,8 @@ class Hub final : public TcpTransport, control::ControlRoot {
     strangers_.admit(std::move(accepted), absent_ranks());
     changed_.notify_all();
   }
-  void stop() {
-    stopped_ = true;
-    wake_.wake();
-    if (thread_.joinable()) thread_.join();
+  void end_connections() {
+    stop();
     for (auto& connection : connections_) {
       connection.socket.flush();
       connection.socket.shut_down();
@@ -277,18 +273,13 @@ class Hub final : public TcpTransport, control::ControlRoot {
 
   Listener listener_;
   std::string token_;
-  WakeEvent wake_;
   Timeout limit_;
   time_point join_end_;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
   std::list<Connection> connections_;  ///< that have proven the token
   Strangers strangers_;
   bool broken_ = false;
   std::size_t wrong_tokens_ = 0;
-  std::atomic<bool> stopped_{false};
-  std::jthread thread_;
 };
 
 }  // namespace distx::inline DISTX_ABI::detail::tcp

@@ -3,11 +3,9 @@
 #include <functional>
 #include <thread>
 
-#include "distx/connect/tcp/detail/connection.hpp"
 #include "distx/connect/tcp/detail/handshake.hpp"
 #include "distx/connect/tcp/detail/transport.hpp"
 #include "distx/core/detail/early_warning.hpp"
-#include "distx/core/detail/start_thread.hpp"
 
 namespace distx::inline DISTX_ABI::detail::tcp {
 
@@ -81,7 +79,7 @@ struct ProvenSocket {
 class Spoke final : public TcpTransport {
  public:
   Spoke(Descriptor socket, std::string lost, const ErrorContext& context)
-      : lost_(std::move(lost)), wake_(context), socket_(std::move(socket)) {
+      : TcpTransport(context), lost_(std::move(lost)), socket_(std::move(socket)) {
     thread_ = start_thread([this] { run(); }, context);
   }
   Spoke(const Spoke&) = delete;
@@ -142,20 +140,10 @@ class Spoke final : public TcpTransport {
     inbox.lose("this rank has no memory for the messages of rank 0");
     changed_.notify_all();
   }
-  void stop() {
-    stopped_ = true;
-    wake_.wake();
-    if (thread_.joinable()) thread_.join();
-  }
 
   std::string lost_;
-  WakeEvent wake_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
   BufferedSocket socket_;
   bool leaving_ = false;
-  std::atomic<bool> stopped_{false};
-  std::jthread thread_;
 };
 
 }  // namespace distx::inline DISTX_ABI::detail::tcp

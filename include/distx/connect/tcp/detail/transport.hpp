@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <atomic>
+#include <thread>
+
 #include "distx/connect/control/group.hpp"
+#include "distx/connect/tcp/detail/connection.hpp"
+#include "distx/core/detail/start_thread.hpp"
 
 namespace distx::inline DISTX_ABI::detail::tcp {
 
-/// One rank's connections over TCP: rank 0 serves the others with a `Hub`; each of them has a `Spoke`.
+/// One rank's connections over TCP, served by a thread: rank 0 has a `Hub`; each of the others has a `Spoke`.
 class TcpTransport : public control::ControlTransport {
  public:
   /// How long ranks that join later are still notified of an error, and leaving ranks are waited for after one.
@@ -19,6 +24,22 @@ class TcpTransport : public control::ControlTransport {
   }
   /// Waits until the other side has received everything, up to the limit, and ends the connections.
   virtual void close(const Timeout& limit) = 0;
+
+ protected:
+  explicit TcpTransport(const ErrorContext& context) : wake_(context) {}
+
+  /// Ends the thread. Called before what it uses is destroyed.
+  void stop() {
+    stopped_ = true;
+    wake_.wake();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  WakeEvent wake_;
+  std::atomic<bool> stopped_{false};
+  std::jthread thread_;
 };
 
 /// The rank, the size, and the conditions under which a rank joins.
