@@ -25,8 +25,6 @@ class ThreadTransport final : public ControlTransport {
     inbox.rank = rank;
     root_->record(rank).channel = &inbox;
   }
-  ThreadTransport(const ThreadTransport&) = delete;
-  ThreadTransport& operator=(const ThreadTransport&) = delete;
   ~ThreadTransport() override {
     const std::lock_guard lock(root_->mutex_);
     if (inbox.rank >= 0) root_->record(inbox.rank).channel = nullptr;

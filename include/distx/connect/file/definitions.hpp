@@ -188,8 +188,6 @@ class TemporaryFolder {
       lock_ = locked(path_, LOCK_EX);
     } while (!std::filesystem::exists(path_, error));
   }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
   ~TemporaryFolder() {
     std::error_code error;
     std::filesystem::remove_all(path_, error);

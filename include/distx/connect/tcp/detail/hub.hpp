@@ -29,8 +29,6 @@ class Hub final : public TcpTransport, control::ControlRoot {
     if (size() == 1) welcome();
     thread_ = start_thread([this] { run(); }, terms.where());
   }
-  Hub(const Hub&) = delete;
-  Hub& operator=(const Hub&) = delete;
   ~Hub() override { end_connections(); }
 
   /// Takes a frame of rank 0 itself. May be called from any thread.

@@ -82,8 +82,6 @@ class Spoke final : public TcpTransport {
       : TcpTransport(context), lost_(std::move(lost)), socket_(std::move(socket)) {
     thread_ = start_thread([this] { run(); }, context);
   }
-  Spoke(const Spoke&) = delete;
-  Spoke& operator=(const Spoke&) = delete;
   ~Spoke() override { stop(); }
 
   /// Sends a frame. May be called from any thread, and does not block.
