@@ -17,11 +17,7 @@ inline const Launcher launcher{
     .connect = [](int&, char**&) { return connect_in_folder(); },
     .by_name = true,
     .connect_to = connect_by_url,
-    .reason =
-        [] {
-          return variable("DISTX_FILE").empty() ? std::string("DISTX_RANK or DISTX_SIZE is set")
-                                                : std::string("DISTX_FILE is set");
-        },
+    .reason = [] { return std::string("DISTX_FILE is set"); },
 };
 
 inline const bool launcher_is_registered = register_launcher(launcher);
