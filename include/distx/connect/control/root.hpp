@@ -133,8 +133,7 @@ class ControlRoot {
     auto& ended = record(rank);
     if (ended.presence == RankRecord::Presence::over) return;
     if (!joined_ && !refused_)
-      refuse({how == RankEnd::exited ? 'f' : 'r', rank,
-              how == RankEnd::exited ? name_and_process(rank) + " exited before all ranks had joined" : message});
+      refuse(how == RankEnd::exited ? exited_early(rank, size(), ended.process) : SentError{'r', rank, message});
     ended.presence = RankRecord::Presence::over;
     const bool is_failure = how != RankEnd::left;
     if (!first_end_ || (is_failure && !has_failure_))

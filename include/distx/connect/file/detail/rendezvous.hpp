@@ -48,10 +48,6 @@ class Rendezvous {
             "timed out after " + timeout_.to_string() + ": " + name_ranks(ranks, size_) + " did not join in '" +
                 path_.string() + "'"};
   }
-  [[nodiscard]] static SentError exited(int rank, const Process& process) {
-    return {'f', rank,
-            "rank " + std::to_string(rank) + " (" + process.to_string() + ") exited before all ranks had joined"};
-  }
 
   /// Removes this rank's answer, and the job's files if no other living rank has one.
   void leave(const Membership& job) const noexcept try {
@@ -148,8 +144,8 @@ class Rendezvous {
         [&] {
           for (int rank = 1; rank < size_; ++rank)
             if (auto& hello = joined_[static_cast<std::size_t>(rank)]; !hello)
-              if ((hello = Hello::from(job.inner.read(hello_of(rank)))) && !refusal)
-                refusal = disagreement(rank, hello->size);
+              if ((hello = Hello::from(job.inner.read(hello_of(rank)))) && !refusal && hello->size != size_)
+                refusal = control::other_size(rank, hello->size, size_);
           return refusal || missing().empty();
         },
         [&] {
@@ -167,23 +163,18 @@ class Rendezvous {
       if (!joined_[rank]) ranks.push_back(static_cast<int>(rank));
     return ranks;
   }
-  [[nodiscard]] std::optional<SentError> disagreement(int rank, int their_size) const {
-    if (their_size == size_) return std::nullopt;
-    return SentError{'c', -1,
-                     "rank " + std::to_string(rank) + " expects " + std::to_string(their_size) + " ranks, rank 0 " +
-                         std::to_string(size_) + ": set the same DISTX_SIZE on every rank"};
-  }
   /// Looks for what another rank reports, for a rank beyond the last, and for a rank that joined and exited.
   [[nodiscard]] std::optional<SentError> trouble_in(const Membership& job) const {
     if (auto report = job.inner.read("trouble")) return SentError{'c', -1, std::move(*report)};
     for (const auto& name : job.inner.names()) {
       int rank = 0;
       if (name.starts_with("hello-") && std::istringstream(name.substr(6)) >> rank && rank >= size_)
-        if (const auto hello = Hello::from(job.inner.read(name))) return disagreement(rank, hello->size);
+        if (const auto hello = Hello::from(job.inner.read(name)); hello && hello->size != size_)
+          return control::other_size(rank, hello->size, size_);
     }
     for (std::size_t rank = 1; rank < joined_.size(); ++rank)
       if (joined_[rank] && has_ended(joined_[rank]->process, mine_.process))
-        return exited(static_cast<int>(rank), joined_[rank]->process);
+        return control::exited_early(static_cast<int>(rank), size_, joined_[rank]->process);
     return std::nullopt;
   }
   /// Another rank 0 may have replaced the offer by its own; a user may have removed it.
@@ -238,7 +229,8 @@ class Rendezvous {
         [&] {
           if (!root)
             warning_(where(), [&] { return not_joined({0}).message; });  // rank 0 says which others are missing
-          if (root && has_ended(root->process, mine_.process) && !joined()) exited(0, root->process).raise(where());
+          if (root && has_ended(root->process, mine_.process) && !joined())
+            control::exited_early(0, size_, root->process).raise(where());
           return false;
         });
     if (end == WaitEnd::ready) return std::move(*job);
@@ -260,8 +252,7 @@ class Rendezvous {
       if (!inner->put_first(hello_of(rank_), mine_.text()))
         if (const auto other = Hello::from(inner->read(hello_of(rank_))); other && other->word != mine_.word) {
           // Rank 0 reads of it and refuses all. If it does not, its job is an earlier one, on another host.
-          twin_ = "two processes have rank " + std::to_string(rank_) + " (" + other->process.to_string() + " and " +
-                  mine_.process.to_string() + "): give every process a different DISTX_RANK";
+          twin_ = control::twins(rank_, other->process, mine_.process).message;
           report(*inner, twin_);
         }
     } catch (const ConnectError&) {
