@@ -133,11 +133,11 @@ DISTX_INLINE AnyConnector connect(int& argc, char**& argv) {
     detail::check_before(url);
     return detail::connect_to(url, argc, argv);
   }
+  const auto fail = [](const std::string& message) { throw ConnectError(message, {.operation = "connect"}); };
   if (detail::variable("DISTX_FILE").empty() && detail::joins_running_job("connect"))
-    throw ConnectError(
+    fail(
         "DISTX_JOIN=1 does not say which job to join: set DISTX_FILE to its folder, or DISTX_CONNECT to its address, "
-        "as tcp://host:port",
-        {.operation = "connect"});
+        "as tcp://host:port");
   for (const auto& launcher : detail::launchers())
     if (launcher.started_by_it()) {
       detail::check_before(launcher);
@@ -146,7 +146,6 @@ DISTX_INLINE AnyConnector connect(int& argc, char**& argv) {
       detail::log_connection(connector, launcher.name, detail::reason_of(launcher));
       return connector;
     }
-  const auto fail = [](const std::string& message) { throw ConnectError(message, {.operation = "connect"}); };
   if (!detail::variable("DISTX_FILE").empty() && detail::parse_int(detail::variable("DISTX_SIZE")) != 1)
     fail("DISTX_FILE is set but file-based rendezvous is not compiled in: include <distx/file.hpp>");
   for (const auto& other : detail::announced_ranks()) {

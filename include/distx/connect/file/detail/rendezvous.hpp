@@ -235,11 +235,10 @@ class Rendezvous {
         });
     if (end == WaitEnd::ready) return std::move(*job);
     if (!twin_.empty()) throw ConnectError(twin_, where());
-    if (!root) not_joined({0}).raise(where());
     std::vector<int> absent;
-    for (int rank = 0; rank < size_; ++rank)
+    for (int rank = 0; job && rank < size_; ++rank)
       if (!job->inner.has(hello_of(rank))) absent.push_back(rank);
-    if (absent.empty()) absent.push_back(0);  // it has joined, but did not confirm the others
+    if (absent.empty()) absent.push_back(0);  // it has not offered its folder, or not confirmed the others
     not_joined(absent).raise(where());
   }
   /// Answers rank 0's offer; nullopt if its folder is gone.
