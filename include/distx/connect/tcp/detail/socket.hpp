@@ -75,6 +75,14 @@ struct SocketAddress {
   }
 };
 
+/// Returns the address of a socket on this host; its port is 0 if the system does not say it.
+[[nodiscard]] inline SocketAddress own_address(const Descriptor& socket) noexcept {
+  SocketAddress own;
+  own.length = sizeof own.bytes;
+  ::getsockname(socket.native_handle(), reinterpret_cast<sockaddr*>(&own.bytes), &own.length);
+  return own;
+}
+
 [[nodiscard]] inline std::string system_message(int code) { return std::generic_category().message(code); }
 
 /// The addresses of an endpoint, or the reason that there are none.
@@ -212,11 +220,8 @@ class Listener {
     ::setsockopt(socket_.native_handle(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (::bind(socket_.native_handle(), address.get(), address.length) != 0) refuse(errno);
     if (::listen(socket_.native_handle(), SOMAXCONN) != 0) refuse(errno);
-    SocketAddress bound;
-    bound.length = sizeof bound.bytes;
-    if (::getsockname(socket_.native_handle(), reinterpret_cast<sockaddr*>(&bound.bytes), &bound.length) != 0)
-      refuse(errno);
-    endpoint_ = {named.host, bound.port()};
+    endpoint_ = {named.host, own_address(socket_).port()};
+    if (endpoint_.port == 0) refuse(errno);
   }
 
   [[nodiscard]] int native_handle() const noexcept { return socket_.native_handle(); }
