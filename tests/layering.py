@@ -68,7 +68,8 @@ SYSTEM = {
     "posix": ("fcntl.h", "signal.h", "sys/mman.h", "unistd.h"),
     "connect/file": ("dirent.h", "poll.h", "sys/file.h", "sys/prctl.h", "sys/stat.h", "sys/wait.h"),
     "data/file": ("sys/stat.h",),
-    "connect/tcp": ("arpa/inet.h", "netdb.h", "netinet/", "poll.h", "sys/random.h", "sys/resource.h", "sys/socket.h", "sys/stat.h"),
+    "connect/tcp": ("arpa/inet.h", "netdb.h", "netinet/", "poll.h", "sys/eventfd.h", "sys/random.h", "sys/resource.h",
+                    "sys/socket.h", "sys/stat.h"),
 }
 # a header that distx.hpp reaches: what it may include beyond the standard library
 POSIX = {

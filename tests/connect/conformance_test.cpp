@@ -80,7 +80,7 @@ Messages run_by_store(int size, distx::Timeout deadline, const Body& body) {
   test::FakeStore store;
   return test::each(size, [&](int rank) {
     AnyConnector connector =
-        test::tcp::start_by_store({{"127.0.0.1", store.port()}, "distx/job/0/", true}, {rank, size, deadline, {}});
+        test::tcp::start_by_store({"127.0.0.1", store.port()}, "distx/job/0/", true, {rank, size, deadline, {}});
     body(connector);
   });
 }

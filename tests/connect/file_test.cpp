@@ -312,8 +312,8 @@ TEST_CASE("different sizes throw ConnectError on every rank") {
         distx::detail::wait_until(seconds(20), [&] { return has_joined(folder.path(), 2); }, [] { return false; });
       FileConnector connector(folder.path(), rank, rank == 1 ? sizes_of_1 : 3, {.deadline = seconds(20)});
     });
-    const auto thrown =
-        "rank 1 expects " + std::to_string(sizes_of_1) + " ranks, rank 0 3: set the same DISTX_SIZE on every rank";
+    const auto thrown = "rank 1 expects " + std::to_string(sizes_of_1) +
+                        " ranks, rank 0 3: start every rank with the same size (DISTX_SIZE)";
     CHECK(messages[0] == "distx: connect on rank 0 of 3 (file): " + thrown);
     for (const auto& said : messages) CHECK(contains(said, thrown));
   }
@@ -357,8 +357,8 @@ TEST_CASE("invalid ranks and folders throw ConnectError") {
   const NewFolder folder;
   std::ofstream(folder.path() / "file") << "x";
   CHECK_THROWS_AS(FileConnector(folder.path() / "file", 0, 2, {.deadline = milliseconds(10)}), distx::ConnectError);
-  CHECK_THROWS_WITH_AS(FileConnector(folder.path(), 4, 4),
-                       "distx: connect (file): invalid rank 4 (DISTX_RANK): must be in [0, 4)", distx::ConnectError);
+  CHECK_THROWS_WITH_AS(FileConnector(folder.path(), 4, 4), "distx: connect (file): invalid rank 4: must be in [0, 4)",
+                       distx::ConnectError);
   CHECK_THROWS_AS(FileConnector(folder.path(), -1, 4), distx::ConnectError);
 }
 

@@ -217,14 +217,15 @@ class Meeting(InFolder):
                 "number of ranks")
         start = "distx: connect (file): "
         folder = os.path.join(self.folder, "meet")
-        self.assertEqual(self.refusal(DISTX_RANK="0", DISTX_SIZE="2"), f"{start}DISTX_FILE is not set: {cure}")
-        self.assertEqual(self.refusal(DISTX_FILE=folder, DISTX_SIZE="2"), f"{start}DISTX_RANK is not set: {cure}")
-        self.assertEqual(self.refusal(DISTX_FILE=folder, DISTX_RANK="0"), f"{start}DISTX_SIZE is not set: {cure}")
+        self.assertEqual(self.refusal(DISTX_RANK="0", DISTX_SIZE="2"), f"{start}DISTX_FILE is not set; {cure}")
+        self.assertEqual(self.refusal(DISTX_FILE=folder, DISTX_SIZE="2"), f"{start}DISTX_RANK is not set; {cure}")
+        self.assertEqual(self.refusal(DISTX_FILE=folder, DISTX_RANK="0"), f"{start}DISTX_SIZE is not set; {cure}")
         self.assertEqual(self.refusal(DISTX_FILE=folder, DISTX_RANK="one", DISTX_SIZE="2"),
-                         f"{start}invalid DISTX_RANK 'one': {cure}")
-        for rank, size, what in (("2", "2", "invalid rank 2 (DISTX_RANK)"), ("-1", "2", "invalid rank -1 (DISTX_RANK)"),
-                                 ("0", "0", "invalid size 0 (DISTX_SIZE)"),
-                                 ("0", "2147483647", "invalid size 2147483647 (DISTX_SIZE)")):
+                         f"{start}invalid DISTX_RANK 'one': must be a number in [0, 65535]; {cure}")
+        for rank, size, what in (("2", "2", "DISTX_RANK=2 contradicts DISTX_SIZE=2: the rank must be in [0, 2)"),
+                                 ("-1", "2", "invalid DISTX_RANK '-1': must be a number in [0, 65535]"),
+                                 ("0", "0", "invalid DISTX_SIZE '0': must be a number in [1, 65536]"),
+                                 ("0", "2147483647", "invalid DISTX_SIZE '2147483647': must be a number in [1, 65536]")):
             self.assertIn(what, self.refusal(DISTX_FILE=folder, DISTX_RANK=rank, DISTX_SIZE=size))
 
     def test_log(self):

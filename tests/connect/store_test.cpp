@@ -20,7 +20,7 @@ using test::Messages;
 
 distx::TcpConnector connector_by(int store_port, int rank, int size, const std::string& prefix = "distx/job/0/",
                                  distx::Timeout deadline = seconds(60)) {
-  return tcp::start_by_store({{"127.0.0.1", store_port}, prefix, true}, {rank, size, deadline, {}});
+  return tcp::start_by_store({"127.0.0.1", store_port}, prefix, true, {rank, size, deadline, {}});
 }
 TEST_CASE("StoreClient sets, gets and waits") {
   FakeStore store;

@@ -32,8 +32,6 @@ namespace detail {
 
 std::vector<Launcher>& launchers();
 
-[[nodiscard]] std::optional<int> environment_number(const char* name);
-
 /// A number of ranks that a launcher has put into the environment, and the variable that holds it.
 struct Announced {
   std::string variable;

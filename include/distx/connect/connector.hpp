@@ -2,7 +2,6 @@
 #pragma once
 #include <concepts>
 #include <cstddef>
-#include <cstring>
 #include <memory>
 #include <span>
 #include <type_traits>
@@ -59,9 +58,21 @@ class AnyConnector;
 
 namespace detail {
 
-/// This rank's numbers, as a connector says them.
-struct RankNumbers {
-  int rank, size, local_rank, local_size, root_rank;
+/// This rank's numbers, as its connector says them.
+class RankNumbers {
+ public:
+  RankNumbers(int rank, int size, int local_rank = 0, int local_size = 1, int root_rank = 0) noexcept
+      : rank_(rank), size_(size), local_rank_(local_rank), local_size_(local_size), root_rank_(root_rank) {}
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+  /// Returns the rank among those of this host: under one kernel, seeing each other's process ids.
+  [[nodiscard]] int local_rank() const noexcept { return local_rank_; }
+  [[nodiscard]] int local_size() const noexcept { return local_size_; }
+  [[nodiscard]] int root_rank() const noexcept { return root_rank_; }
+
+ protected:
+  int rank_, size_, local_rank_, local_size_, root_rank_;
 };
 
 struct VirtualConnector {
@@ -81,11 +92,11 @@ struct ConnectorModel;
 /// Forwards to a connector of any type.
 class ErasedConnector {
  public:
-  [[nodiscard]] int rank() const { return self_->numbers().rank; }
-  [[nodiscard]] int size() const { return self_->numbers().size; }
-  [[nodiscard]] int local_rank() const { return self_->numbers().local_rank; }
-  [[nodiscard]] int local_size() const { return self_->numbers().local_size; }
-  [[nodiscard]] int root_rank() const { return self_->numbers().root_rank; }
+  [[nodiscard]] int rank() const { return self_->numbers().rank(); }
+  [[nodiscard]] int size() const { return self_->numbers().size(); }
+  [[nodiscard]] int local_rank() const { return self_->numbers().local_rank(); }
+  [[nodiscard]] int local_size() const { return self_->numbers().local_size(); }
+  [[nodiscard]] int root_rank() const { return self_->numbers().root_rank(); }
   void barrier() { self_->barrier(); }
   void broadcast(std::span<std::byte> bytes, int root) { self_->broadcast(bytes, root); }
   void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) { self_->all_gather(send, receive); }

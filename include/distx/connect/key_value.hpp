@@ -27,7 +27,7 @@ concept KeyValueStore = requires(S& store, const std::string& key, std::chrono::
 /// It opens no connections and starts no threads. It does not notice a process that fails: calls that a rank does not
 /// enter throw at the deadline. The keys stay in the store.
 template <KeyValueStore Store>
-class KeyValueConnector {
+class KeyValueConnector : public detail::RankNumbers {
  public:
   /// Joins the other ranks. Collective; blocks until all ranks have joined.
   ///
@@ -36,7 +36,7 @@ class KeyValueConnector {
   /// @param deadline  of this call and of every later one
   /// @throws ConnectError if rank is not in [0, size); TimeoutError if a rank does not join
   KeyValueConnector(Store store, std::string prefix, int rank, int size, Timeout deadline = default_deadline)
-      : store_(std::move(store)), prefix_(std::move(prefix)), rank_(rank), size_(size), deadline_(deadline) {
+      : RankNumbers(rank, size), store_(std::move(store)), prefix_(std::move(prefix)), deadline_(deadline) {
     if (rank < 0 || rank >= size)
       throw ConnectError("invalid rank " + std::to_string(rank) + ": must be in [0, " + std::to_string(size) + ")",
                          context("connect"));
@@ -45,12 +45,6 @@ class KeyValueConnector {
     local_size_ = static_cast<int>(std::count(hosts.begin(), hosts.end(), own));
     local_rank_ = static_cast<int>(std::count(hosts.begin(), hosts.begin() + rank, own));
   }
-
-  [[nodiscard]] int rank() const noexcept { return rank_; }
-  [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] int local_rank() const noexcept { return local_rank_; }
-  [[nodiscard]] int local_size() const noexcept { return local_size_; }
-  [[nodiscard]] int root_rank() const noexcept { return 0; }
 
   /// @throws TimeoutError if a rank does not enter the call
   void barrier() { static_cast<void>(all_gather_values(*this, char{})); }
@@ -102,9 +96,7 @@ class KeyValueConnector {
 
   Store store_;
   std::string prefix_;
-  int rank_, size_;
   Timeout deadline_;
-  int local_rank_ = 0, local_size_ = 1;
   std::uint64_t calls_ = 0;
 };
 

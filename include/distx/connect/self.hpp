@@ -41,13 +41,9 @@ inline void check_control_gather(std::size_t send, std::size_t receive, int rank
 }  // namespace detail
 
 /// The Connector of a program that runs alone, as one rank; `connect()` returns it without a launcher.
-class SelfConnector {
+class SelfConnector : public detail::RankNumbers {
  public:
-  [[nodiscard]] int rank() const noexcept { return 0; }
-  [[nodiscard]] int size() const noexcept { return 1; }
-  [[nodiscard]] int local_rank() const noexcept { return 0; }
-  [[nodiscard]] int local_size() const noexcept { return 1; }
-  [[nodiscard]] int root_rank() const noexcept { return 0; }
+  SelfConnector() : RankNumbers(0, 1) {}
   void barrier() noexcept {}
   /// @throws InvalidArgument unless root is 0
   void broadcast(std::span<std::byte>, int root) { detail::check_control_root(root, 0, 1); }

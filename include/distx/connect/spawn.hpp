@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <concepts>
-#include <type_traits>
+#include <functional>
 #include <utility>
 
 #include "distx/connect/detail/product.hpp"
@@ -41,16 +41,8 @@ template <Connector Outer>
 
 namespace detail {
 
-/// Runs `body(state, connector)` once for each rank; rank 0 on the calling thread, which MPI may require.
-void run_threads(Threads threads, void (*body)(void* state, ThreadConnector connector), void* state);
-
-template <class Body>
-void run_threads(Threads threads, Body&& body) {
-  const auto call = [](void* state, ThreadConnector connector) {
-    (*static_cast<std::remove_reference_t<Body>*>(state))(std::move(connector));
-  };
-  run_threads(threads, call, &body);
-}
+/// Runs `body(connector)` once for each rank; rank 0 on the calling thread, which MPI may require.
+void run_threads(Threads threads, const std::function<void(ThreadConnector)>& body);
 
 }  // namespace detail
 

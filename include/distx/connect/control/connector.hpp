@@ -5,8 +5,7 @@
 #include <span>
 #include <utility>
 
-#include "distx/connect/failure_channel.hpp"
-#include "distx/core/deadline.hpp"
+#include "distx/connect/connector.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
 
@@ -17,15 +16,8 @@ class ControlGroup;
 }  // namespace control
 
 /// The calls of ThreadConnector, FileConnector and TcpConnector.
-class ControlConnector {
+class ControlConnector : public RankNumbers {
  public:
-  [[nodiscard]] int rank() const noexcept;
-  [[nodiscard]] int size() const noexcept;
-  /// Returns the rank among those of this host: under one kernel, seeing each other's process ids.
-  [[nodiscard]] int local_rank() const noexcept;
-  [[nodiscard]] int local_size() const noexcept;
-  [[nodiscard]] int root_rank() const noexcept { return 0; }
-
   /// Blocks until every rank has entered the call. Collective.
   /// @throws MismatchError on every rank if the ranks make different calls; TimeoutError naming the missing ranks;
   ///         RankFailure or RevokedError if another rank has ended; ConnectError if the ranks' folder is gone. The same
@@ -45,7 +37,7 @@ class ControlConnector {
   [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const noexcept;
 
  protected:
-  explicit ControlConnector(std::shared_ptr<control::ControlGroup> group) noexcept : group_(std::move(group)) {}
+  explicit ControlConnector(std::shared_ptr<control::ControlGroup> group) noexcept;
 
   /// Returns the group of the ranks that are left.
   [[nodiscard]] std::shared_ptr<control::ControlGroup> shrunk(const Timeout& deadline);

@@ -12,42 +12,34 @@ namespace distx::inline DISTX_ABI::detail {
 
 namespace control {
 
-[[nodiscard]] inline std::string text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-inline void write(const std::string& received, std::span<std::byte> bytes) {
-  if (!received.empty()) std::memcpy(bytes.data(), received.data(), std::min(received.size(), bytes.size()));
+/// Enters a call.
+/// @param send  what this rank contributes
+/// @param receive  what the result is written to
+inline void enter(ControlGroup& group, std::string_view operation, CallPart part, std::span<const std::byte> send = {},
+                  std::span<std::byte> receive = {}) {
+  const auto context = group.where(operation);
+  group.check_length(receive.size(), context);
+  part.bytes.assign(reinterpret_cast<const char*>(send.data()), send.size());
+  const auto result = group.call(std::move(part), context);
+  if (!result.empty()) std::memcpy(receive.data(), result.data(), std::min(result.size(), receive.size()));
 }
 
 }  // namespace control
 
-DISTX_INLINE int ControlConnector::rank() const noexcept { return group_->rank(); }
-DISTX_INLINE int ControlConnector::size() const noexcept { return group_->size(); }
-DISTX_INLINE int ControlConnector::local_rank() const noexcept { return group_->local_rank(); }
-DISTX_INLINE int ControlConnector::local_size() const noexcept { return group_->local_size(); }
+DISTX_INLINE ControlConnector::ControlConnector(std::shared_ptr<control::ControlGroup> group) noexcept
+    : RankNumbers(*group), group_(std::move(group)) {}
 
-DISTX_INLINE void ControlConnector::barrier() { (void)group_->call({.call = "barrier"}, group_->where("barrier")); }
+DISTX_INLINE void ControlConnector::barrier() { control::enter(*group_, "barrier", {.call = "barrier"}); }
 DISTX_INLINE void ControlConnector::broadcast(std::span<std::byte> bytes, int root) {
   check_control_root(root, rank(), size());
-  const auto context = group_->where("broadcast");
-  group_->check_length(bytes.size(), context);
-  control::write(
-      group_->call({.call = "broadcast of " + std::to_string(bytes.size()) + " bytes from rank " + std::to_string(root),
-                    .result = control::CallResult::of_root,
-                    .root = root,
-                    .bytes = rank() == root ? control::text_of(bytes) : std::string()},
-                   context),
-      bytes);
+  const auto call = "broadcast of " + std::to_string(bytes.size()) + " bytes from rank " + std::to_string(root);
+  control::enter(*group_, "broadcast", {.call = call, .result = control::CallResult::of_root, .root = root},
+                 rank() == root ? bytes : std::span<std::byte>(), bytes);
 }
 DISTX_INLINE void ControlConnector::all_gather(std::span<const std::byte> send, std::span<std::byte> receive) {
   check_control_gather(send.size(), receive.size(), rank(), size());
-  const auto context = group_->where("all_gather");
-  group_->check_length(receive.size(), context);
-  control::write(group_->call({.call = "all_gather of " + std::to_string(send.size()) + " bytes",
-                               .result = control::CallResult::of_all,
-                               .bytes = control::text_of(send)},
-                              context),
-                 receive);
+  const auto call = "all_gather of " + std::to_string(send.size()) + " bytes";
+  control::enter(*group_, "all_gather", {.call = call, .result = control::CallResult::of_all}, send, receive);
 }
 DISTX_INLINE std::shared_ptr<FailureChannel> ControlConnector::failure_channel() const noexcept { return group_; }
 

@@ -43,8 +43,11 @@ class FrameWriter {
  public:
   explicit FrameWriter(FrameKind kind) : frame_{kind, {}} {}
 
-  FrameWriter& number(std::uint64_t value) {
-    for (int shift = 0; shift < 64; shift += 8) frame_.body += static_cast<char>(value >> shift);
+  /// @param value  an integer or an enumerator
+  template <class Number>
+  FrameWriter& number(Number value) {
+    for (int shift = 0; shift < 64; shift += 8)
+      frame_.body += static_cast<char>(static_cast<std::uint64_t>(value) >> shift);
     return *this;
   }
   FrameWriter& text(std::string_view value) {

@@ -41,14 +41,13 @@ class ControlTransport {
 
 /// One rank's side of a connector: calls in step with the other ranks, failure notifications, and the groups after
 /// `shrink` and `grow`.
-class ControlGroup final : public FailureChannel {
+class ControlGroup final : public FailureChannel, public RankNumbers {
  public:
   ControlGroup(std::string_view backend, const Timeout& deadline, const NextGroup& members,
                std::shared_ptr<ControlTransport> transport)
-      : backend_(backend),
+      : RankNumbers(members.rank, static_cast<int>(members.processes.size()), 0, 0),
+        backend_(backend),
         deadline_(deadline),
-        rank_(members.rank),
-        size_(static_cast<int>(members.processes.size())),
         transport_(std::move(transport)) {
     const auto& all = members.processes;
     for (std::size_t other = 0, own = static_cast<std::size_t>(rank_); other < all.size(); ++other) {
@@ -63,10 +62,6 @@ class ControlGroup final : public FailureChannel {
     if (!passed_on_) leave();
   }
 
-  [[nodiscard]] int rank() const noexcept { return rank_; }
-  [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] int local_rank() const noexcept { return local_rank_; }
-  [[nodiscard]] int local_size() const noexcept { return local_size_; }
   [[nodiscard]] ErrorContext where(std::string_view operation) const noexcept {
     return {.operation = operation, .backend = backend_, .rank = rank_, .size = size_};
   }
@@ -186,10 +181,6 @@ class ControlGroup final : public FailureChannel {
   std::uint64_t known_failures_ = known_failures;  ///< at the last call of all ranks
   std::string_view backend_;
   Timeout deadline_;
-  int rank_;
-  int size_;
-  int local_rank_ = 0;
-  int local_size_ = 0;
   std::shared_ptr<ControlTransport> transport_;
   bool failed_ = false;
   bool replaced_ = false;   ///< by the group that `shrink` or `grow` has returned

@@ -17,7 +17,7 @@ using posix::Process;
 /// @name A process of the job as it is sent
 /// @{
 inline void write_process(FrameWriter& out, const Process& process) {
-  out.text(process.host).text(process.host_name).number(static_cast<std::uint64_t>(process.id));
+  out.text(process.host).text(process.host_name).number(process.id);
 }
 [[nodiscard]] inline Process read_process(FrameReader& in) {
   Process process;
@@ -48,11 +48,7 @@ struct SentError {
     throw ConnectError(message, context);
   }
   [[nodiscard]] Frame frame(FrameKind kind) const {
-    return FrameWriter(kind)
-        .number(static_cast<std::uint64_t>(type))
-        .number(static_cast<std::uint64_t>(failed_rank) + 1)
-        .text(message)
-        .finish();
+    return FrameWriter(kind).number(type).number(failed_rank + 1).text(message).finish();
   }
   [[nodiscard]] static SentError from(const Frame& frame) {
     FrameReader in(frame.body);
@@ -103,13 +99,7 @@ struct CallPart {
   std::string bytes{};
 
   [[nodiscard]] Frame frame() const {
-    return FrameWriter(FrameKind::call)
-        .number(limit)
-        .text(call)
-        .number(static_cast<std::uint64_t>(result))
-        .number(static_cast<std::uint64_t>(root))
-        .text(bytes)
-        .finish();
+    return FrameWriter(FrameKind::call).number(limit).text(call).number(result).number(root).text(bytes).finish();
   }
   /// Returns null if the frame is malformed.
   [[nodiscard]] static std::optional<CallPart> from(const Frame& frame, int size) {
@@ -144,18 +134,14 @@ struct CallPart {
 /// The largest number of ranks.
 inline constexpr int most_ranks = 65536;
 
-/// @param backend  "file" names DISTX_RANK and DISTX_SIZE in messages
 /// @throws ConnectError unless the size is in [1, most_ranks] and the rank in [0, size)
 inline void check_rank(int rank, int size, std::string_view backend) {
-  const bool by_variables = backend == "file";
   const ErrorContext context{.operation = "connect", .backend = backend};
   if (size < 1 || size > most_ranks)
-    throw ConnectError("invalid size " + std::to_string(size) + (by_variables ? " (DISTX_SIZE)" : "") +
-                           ": must be in [1, " + std::to_string(most_ranks) + "]",
+    throw ConnectError("invalid size " + std::to_string(size) + ": must be in [1, " + std::to_string(most_ranks) + "]",
                        context);
   if (rank < 0 || rank >= size)
-    throw ConnectError("invalid rank " + std::to_string(rank) + (by_variables ? " (DISTX_RANK)" : "") +
-                           ": must be in [0, " + std::to_string(size) + ")",
+    throw ConnectError("invalid rank " + std::to_string(rank) + ": must be in [0, " + std::to_string(size) + ")",
                        context);
 }
 
@@ -172,6 +158,19 @@ inline void check_rank(int rank, int size, std::string_view backend) {
 }
 [[nodiscard]] inline std::string shrinks(const std::string& rank) {
   return rank + " has entered shrink and will not enter this call";
+}
+[[nodiscard]] inline SentError other_size(int rank, int their_size, int size) {
+  return {'c', -1,
+          "rank " + std::to_string(rank) + " expects " + std::to_string(their_size) + " ranks, rank 0 " +
+              std::to_string(size) + ": start every rank with the same size (DISTX_SIZE)"};
+}
+[[nodiscard]] inline SentError twins(int rank, const Process& one, const Process& other) {
+  return {'c', -1,
+          "two processes have rank " + std::to_string(rank) + " (" + one.to_string() + " and " + other.to_string() +
+              "): give every process a different rank (DISTX_RANK)"};
+}
+[[nodiscard]] inline SentError exited_early(int rank, int size, const Process& process) {
+  return {'f', rank, name_of(rank, size) + " (" + process.to_string() + ") exited before all ranks had joined"};
 }
 /// @}
 

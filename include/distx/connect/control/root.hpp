@@ -133,18 +133,13 @@ class ControlRoot {
     auto& ended = record(rank);
     if (ended.presence == RankRecord::Presence::over) return;
     if (!joined_ && !refused_)
-      refuse({how == RankEnd::exited ? 'f' : 'r', rank,
-              how == RankEnd::exited ? name_and_process(rank) + " exited before all ranks had joined" : message});
+      refuse(how == RankEnd::exited ? exited_early(rank, size(), ended.process) : SentError{'r', rank, message});
     ended.presence = RankRecord::Presence::over;
     const bool is_failure = how != RankEnd::left;
     if (!first_end_ || (is_failure && !has_failure_))
       first_end_ = SentError{how == RankEnd::threw ? 'r' : 'f', rank, message};
     has_failure_ = has_failure_ || is_failure;
-    send_all(FrameWriter(FrameKind::ended)
-                 .number(static_cast<std::uint64_t>(rank))
-                 .number(static_cast<std::uint64_t>(how))
-                 .text(message)
-                 .finish());
+    send_all(FrameWriter(FrameKind::ended).number(rank).number(how).text(message).finish());
     settle_call();
     settle_shrink(Deadline::clock::now());
   }
@@ -170,7 +165,7 @@ class ControlRoot {
       if (channel == nullptr) continue;
       channel->rank = rank;
       FrameWriter out(FrameKind::regrouped);
-      out.number(static_cast<std::uint64_t>(rank)).number(ranks_.size());
+      out.number(rank).number(ranks_.size());
       for (const auto& each : ranks_) write_process(out, each.process);
       channel->deliver(out.finish());
     }

@@ -131,12 +131,11 @@ inline void check_other_launchers(const AnnouncedRanks& chosen) {
       if (!advice.scheme.empty() && !schemes.ends_with(advice.scheme))
         schemes.append(schemes.empty() ? ", or choose by DISTX_CONNECT=" : " or ").append(advice.scheme);
     }
-    std::string sentence = sources->first;
-    sentence.append(" contradicts ").append(sources->second);
-    sentence.append(
-        ": two launchers announce different ranks; start the ranks by one of them, unset what the other sets (of ");
-    sentence.append(variables).append(")").append(schemes);
-    throw ConnectError(sentence, {.operation = "connect"});
+    throw ConnectError(sources->first + " contradicts " + sources->second +
+                           ": two launchers announce different ranks; start the ranks by one of them, unset what the "
+                           "other sets (of " +
+                           variables + ")" + schemes,
+                       {.operation = "connect"});
   }
 }
 

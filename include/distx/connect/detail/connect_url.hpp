@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
 #include <map>
 #include <string>
 #include <string_view>
@@ -47,15 +48,11 @@ class ConnectUrl {
   }
   /// @throws ConnectError if a parameter is not one of these
   void allow_parameters(std::initializer_list<std::string_view> names) const {
-    for (const auto& [name, value] : parameters_) {
-      bool known = false;
-      std::string all;
-      for (const auto& allowed : names) {
-        known = known || name == allowed;
-        all.append(all.empty() ? "" : ", ").append(allowed);
-      }
-      if (!known) refuse("unknown parameter '" + name + "'; " + scheme_ + ":// has " + (all.empty() ? "none" : all));
-    }
+    std::string all;
+    for (const auto& allowed : names) all.append(all.empty() ? "" : ", ").append(allowed);
+    for (const auto& [name, value] : parameters_)
+      if (std::ranges::find(names, name) == names.end())
+        refuse("unknown parameter '" + name + "'; " + scheme_ + ":// has " + all);
   }
   [[nodiscard]] std::string parameter(const std::string& name) const {
     const auto found = parameters_.find(name);

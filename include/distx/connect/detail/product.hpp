@@ -37,16 +37,14 @@ class ProductFailureChannel final : public FailureChannel {
 /// channel is). The outer connector is borrowed and must outlive the product. Every outer rank has the same number of
 /// inner ranks.
 template <Connector Inner, Connector Outer>
-class ProductConnector {
+class ProductConnector : public RankNumbers {
  public:
   ProductConnector(Inner inner, Outer& outer)
-      : inner_(std::move(inner)),
-        outer_(&outer),
-        rank_(outer.rank() * inner_.size() + inner_.rank()),
-        size_(outer.size() * inner_.size()),
-        local_rank_(outer.local_rank() * inner_.size() + inner_.rank()),
-        local_size_(outer.local_size() * inner_.size()),
-        root_rank_(outer.root_rank() * inner_.size() + inner_.root_rank()) {
+      : RankNumbers(outer.rank() * inner.size() + inner.rank(), outer.size() * inner.size(),
+                    outer.local_rank() * inner.size() + inner.rank(), outer.local_size() * inner.size(),
+                    outer.root_rank() * inner.size() + inner.root_rank()),
+        inner_(std::move(inner)),
+        outer_(&outer) {
     // Over the outer connector alone: a gather of all ranks has a size only if the numbers are equal.
     std::vector<int> sizes(static_cast<std::size_t>(outer.size()));
     if (inner_.rank() == 0) sizes = all_gather_values(outer, inner_.size());
@@ -57,12 +55,6 @@ class ProductConnector {
                                 std::to_string(inner_.size()) + ": every process needs the same number",
                             {.operation = "product", .backend = "connector", .rank = rank_, .size = size_});
   }
-
-  [[nodiscard]] int rank() const noexcept { return rank_; }
-  [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] int local_rank() const noexcept { return local_rank_; }
-  [[nodiscard]] int local_size() const noexcept { return local_size_; }
-  [[nodiscard]] int root_rank() const noexcept { return root_rank_; }
 
   void barrier() {
     inner_.barrier();
@@ -95,11 +87,6 @@ class ProductConnector {
  private:
   Inner inner_;
   Outer* outer_;
-  int rank_;
-  int size_;
-  int local_rank_;
-  int local_size_;
-  int root_rank_;
 };
 
 }  // namespace distx::inline DISTX_ABI::detail

@@ -14,26 +14,29 @@
 
 namespace distx::inline DISTX_ABI::detail {
 
-inline std::string message_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& known) {
-    return known.what();
-  } catch (...) {
-    return unknown_exception;
-  }
-}
-
 /// The first exception of a rank, unless it is a consequence of another one: a RevokedError.
 class FirstException {
  public:
-  void note(int rank, std::string reason, std::exception_ptr cause, bool is_consequence = false) {
+  /// Notes the exception that is being handled; returns its message.
+  std::string note(int rank, std::string reason = {}) {
+    bool is_consequence = false;
+    try {
+      throw;
+    } catch (const RevokedError& error) {
+      is_consequence = true;
+      reason += error.what();
+    } catch (const std::exception& error) {
+      reason += error.what();
+    } catch (...) {
+      reason += unknown_exception;
+    }
     const std::lock_guard lock(mutex_);
-    if (rank_ >= 0 && (is_consequence || !is_consequence_)) return;
+    if (rank_ >= 0 && (is_consequence || !is_consequence_)) return reason;
     rank_ = rank;
-    reason_ = std::move(reason);
-    cause_ = std::move(cause);
+    reason_ = reason;
+    cause_ = std::current_exception();
     is_consequence_ = is_consequence;
+    return reason;
   }
   /// @throws RankFailure if there is one
   void raise(int size) const {
@@ -50,7 +53,7 @@ class FirstException {
   bool is_consequence_ = false;
 };
 
-DISTX_INLINE void run_threads(Threads threads, void (*body)(void* state, ThreadConnector connector), void* state) {
+DISTX_INLINE void run_threads(Threads threads, const std::function<void(ThreadConnector)>& body) {
   const MadeHere made;
   const auto root = std::make_shared<control::ThreadRoot>(threads.count);
   std::vector<std::shared_ptr<control::ThreadTransport>> links;  // of all, before the first one uses it
@@ -62,30 +65,23 @@ DISTX_INLINE void run_threads(Threads threads, void (*body)(void* state, ThreadC
     if (made.is_here()) links[static_cast<std::size_t>(rank)]->end(reason);
   };
   const auto run = [&](int rank) noexcept {
-    std::string reason;
     try {
-      body(state, ThreadConnector(make_here<control::ControlGroup>(
-                      "threads", threads.deadline, control::NextGroup{rank, std::vector<posix::Process>(links.size())},
-                      links[static_cast<std::size_t>(rank)])));
-      return end(rank, nullptr);
-    } catch (const RevokedError& error) {
-      reason = error.what();
-      first.note(rank, reason, std::current_exception(), true);
+      body(ThreadConnector(make_here<control::ControlGroup>(
+          "threads", threads.deadline, control::NextGroup{rank, std::vector<posix::Process>(links.size())},
+          links[static_cast<std::size_t>(rank)])));
+      end(rank, nullptr);
     } catch (...) {
-      const auto cause = std::current_exception();
-      reason = message_of(cause);
-      first.note(rank, reason, cause);
+      const auto reason = first.note(rank);
+      end(rank, &reason);
     }
-    end(rank, &reason);
   };
   {
     std::vector<std::jthread> others;  // joined by their destructors, also when a thread cannot be started
     try {
       others.reserve(links.size());
       for (int rank = 1; rank < threads.count; ++rank) others.emplace_back(run, rank);
-    } catch (const std::exception& error) {
-      const auto reason = std::string("cannot start a thread: ") + error.what();
-      first.note(0, reason, std::current_exception());
+    } catch (const std::exception&) {
+      const auto reason = first.note(0, "cannot start a thread: ");
       end(0, &reason);
       first.raise(threads.count);
     }

@@ -49,10 +49,11 @@ template <class Refuse>
 class Variables {
  public:
   /// @param backend  the launcher, for messages
-  explicit Variables(std::string_view backend) : backend_(backend) {}
+  /// @param advice  the end of every message
+  explicit Variables(std::string_view backend, std::string_view advice = {}) : backend_(backend), advice_(advice) {}
 
   [[noreturn]] void refuse(const std::string& problem) const {
-    throw ConnectError(problem, {.operation = "connect", .backend = backend_});
+    throw ConnectError(problem + std::string(advice_), {.operation = "connect", .backend = backend_});
   }
   /// @throws ConnectError if it is not set
   [[nodiscard]] std::string text(const char* name) const {
@@ -85,6 +86,7 @@ class Variables {
 
  private:
   std::string_view backend_;
+  std::string_view advice_;
 };
 
 /// Returns whether this process is to join a running job: DISTX_JOIN=1. It then receives its rank and the size.

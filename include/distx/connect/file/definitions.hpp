@@ -5,14 +5,13 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <iostream>
 
+#include "distx/connect/connect.hpp"
 #include "distx/connect/detail/connect_url.hpp"
-#include "distx/connect/file/detail/connect.hpp"
 #include "distx/connect/file/detail/file_transport.hpp"
 #include "distx/connect/file/detail/rendezvous.hpp"
 #include "distx/connect/file/spawn_processes.hpp"
@@ -36,29 +35,17 @@ DISTX_INLINE FileConnector FileConnector::join(const std::filesystem::path& fold
 
 namespace detail::file {
 
-[[noreturn]] inline void refuse(const std::string& problem) {
-  throw ConnectError(problem +
-                         ": set DISTX_FILE to a folder that all ranks share, DISTX_RANK to the rank (from 0), and "
-                         "DISTX_SIZE to the number of ranks",
-                     {.operation = "connect", .backend = "file"});
-}
-
-[[nodiscard]] inline int number(const char* name) {
-  const auto value = environment_number(name);
-  if (!value)
-    refuse(variable(name).empty() ? std::string(name) + " is not set"
-                                  : std::string("invalid ") + name + " '" + variable(name) + "'");
-  return *value;
-}
-
 DISTX_INLINE AnyConnector connect_in_folder() {
-  const auto folder = variable("DISTX_FILE");
-  if (folder.empty()) refuse("DISTX_FILE is not set");
+  const Variables variables("file",
+                            "; set DISTX_FILE to a folder that all ranks share, DISTX_RANK to the rank (from 0), and "
+                            "DISTX_SIZE to the number of ranks");
+  const auto folder = variables.text("DISTX_FILE");
   if (joins_running_job("file")) return FileConnector::join(folder);
-  const auto size = variable("DISTX_RANK").empty() ? environment_number("DISTX_SIZE") : std::nullopt;
-  const auto announced = size ? rank_announced_for(*size) : std::nullopt;
-  const int rank = announced ? announced->value : number("DISTX_RANK");
-  return FileConnector(folder, rank, number("DISTX_SIZE"));
+  const auto size = variables.number("DISTX_SIZE", 1, control::most_ranks);
+  const auto announced = variable("DISTX_RANK").empty() ? rank_announced_for(size.value) : std::nullopt;
+  const auto rank = announced ? *announced : variables.number("DISTX_RANK", 0, control::most_ranks - 1);
+  variables.check_rank(rank, size);
+  return FileConnector(folder, rank.value, size.value);
 }
 
 DISTX_INLINE AnyConnector connect_by_url(const ConnectUrl& url) {
@@ -201,8 +188,6 @@ class TemporaryFolder {
       lock_ = locked(path_, LOCK_EX);
     } while (!std::filesystem::exists(path_, error));
   }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
   ~TemporaryFolder() {
     std::error_code error;
     std::filesystem::remove_all(path_, error);

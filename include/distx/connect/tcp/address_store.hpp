@@ -7,6 +7,7 @@
 #include "distx/connect/detail/variables.hpp"
 #include "distx/connect/tcp/detail/start_group.hpp"
 #include "distx/connect/tcp/tcp_connector.hpp"
+#include "distx/posix/random_name.hpp"
 
 namespace distx::inline DISTX_ABI::detail::tcp {
 
@@ -43,9 +44,9 @@ struct AddressStore {
       if (!root) throw ConnectError("rank 0 has published a malformed address '" + *text + "'", terms.where());
       return root;
     };
-    return TcpConnector(join(terms, connect_to_root(locate, terms.deadline, deadline, terms.where()), deadline));
+    return TcpConnector(join(terms, connect_to_root(locate, terms, deadline), deadline));
   }
-  terms.token = hexadecimal(random_digest());
+  terms.token = posix::random_name(64);
   const Endpoint bound{store.bind, 0};
   const auto [addresses, problem] = resolve(bound);
   if (addresses.empty()) throw ConnectError(problem, terms.where());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/connect/connect.hpp"
 #include "distx/connect/detail/announced_ranks.hpp"
 #include "distx/connect/detail/connect_url.hpp"
-#include "distx/connect/tcp/detail/connect.hpp"
 #include "distx/connect/tcp/detail/slurm_hosts.hpp"
 #include "distx/connect/tcp/detail/start_by_store.hpp"
 #include "distx/connect/tcp/tcp_connector.hpp"
@@ -60,7 +60,7 @@ DISTX_INLINE AnyConnector connect_by_variables() {
   const auto restart = variables.number_if_set("TORCHELASTIC_RESTART_COUNT", 0, 1 << 30);
   const auto prefix =
       "distx/" + variable("TORCHELASTIC_RUN_ID") + "/" + std::to_string(restart ? restart->value : 0) + "/";
-  return start_by_store({endpoint, prefix, local_size && local_size->value == size.value},
+  return start_by_store(endpoint, prefix, local_size && local_size->value == size.value,
                         {rank.value, size.value, default_deadline, {}});
 }
 

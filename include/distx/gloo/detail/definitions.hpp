@@ -29,7 +29,7 @@ DISTX_INLINE auto GlooCommunicator::connected(detail::ConnectorRef connector,
   const auto gather = [&](auto mine, auto all) {
     connector.all_gather(std::as_bytes(mine), std::as_writable_bytes(all));
   };
-  return State::make(detail::connected_links(context, options.deadline, make, std::identity(), gather));
+  return State::make(detail::GlooLinks::connected(context, options.deadline, make, std::identity(), gather));
 }
 
 }  // namespace distx::inline DISTX_ABI

@@ -229,10 +229,68 @@ class GlooLinks {
     if (!missing.empty()) throw TimeoutError(overdue(missing), context);
   }
 
-  /// Returns the links of a group of these ranks. Collective over all of them. See `connected_links`.
+  /// Connects the ranks of a group. Collective over ranks that include these, each of which is in one such group.
+  ///
+  /// A stranger can connect to a port at which a rank listens. Then that rank does not receive the nonce, and all ranks
+  /// listen again, on new ports.
+  /// @param context  of the call, with this rank's number among all of these ranks
+  /// @param make  returns GlooLinks of the group
+  /// @param number_of  returns the number, among all of these ranks, of a rank of the group
+  /// @param gather  gathers addresses of all of these ranks: `gather(mine, all)`
+  /// @throws ConnectError on every rank if one cannot listen or cannot reach another
+  template <class Make, class NumberOf, class Gather>
+  [[nodiscard]] static std::unique_ptr<GlooLinks> connected(const ErrorContext& context, const Timeout& limit,
+                                                            Make&& make, NumberOf&& number_of, Gather&& gather) {
+    constexpr int most_attempts = 5;
+    const auto room = static_cast<std::size_t>(context.size);
+    const Deadline deadline(limit);
+    std::unique_ptr<GlooLinks> links;
+    std::vector<GlooAddress> mine, all(room * room), outcomes(room);
+    for (int attempt = 1;; ++attempt) {
+      // Every rank tries every step, so that all throw the same error.
+      const auto on_every_rank = [&](const std::string& what, auto&& step) {
+        GlooAddress outcome;
+        try {
+          step();
+        } catch (const std::exception& error) {
+          outcome.data[std::string_view(error.what()).copy(outcome.data, sizeof outcome.data - 1)] = '\0';
+          links.reset();  // ends the waits of the others
+        }
+        outcome.bytes = deadline.expired() ? 1 : 0;
+        gather(std::span<const GlooAddress>(&outcome, 1), std::span(outcomes));
+        const auto failed = std::ranges::find_if(outcomes, [](const auto& each) { return each.data[0] != '\0'; });
+        if (failed == outcomes.end()) return true;
+        if (attempt < most_attempts && std::ranges::all_of(outcomes, [](const auto& each) { return each.bytes == 0; }))
+          return false;
+        gather(std::span<const GlooAddress>(&outcome, 1), std::span(outcomes));  // throws if a rank has failed
+        throw ConnectError("rank " + std::to_string(failed - outcomes.begin()) + " cannot " + what + " (" +
+                               failed->data +
+                               "): set GlooOptions::address to an address of its host that the others reach, on a "
+                               "network without strangers",
+                           context);
+      };
+      if (!on_every_rank("listen", [&] { mine = (links = make())->listen(context.size); })) continue;
+      gather(std::span<const GlooAddress>(mine), std::span(all));
+      const auto address_of = [&](int other) -> const auto& {
+        return all[static_cast<std::size_t>(number_of(other)) * room + static_cast<std::size_t>(links->self().rank)];
+      };
+      if (on_every_rank("connect", [&] { links->connect(mine, address_of, context); })) return links;
+    }
+  }
+  /// Returns the links of a group of these ranks. Collective over all of them. See `connected`.
   template <class Backend>
   [[nodiscard]] std::unique_ptr<GlooLinks> split(const RankOf& part, const std::vector<SplitRequest>& group,
-                                                 Backend& backend, const std::source_location& location);
+                                                 Backend& backend, const std::source_location& location) {
+    const auto gather = [&](auto mine, auto all) { backend.execute(AllGather<GlooAddress>{mine, all, {}, location}); };
+    const auto number_of = [&](int other) { return group[static_cast<std::size_t>(other)].rank; };
+    const std::uint64_t words[]{identity_, ++splits_, static_cast<std::uint64_t>(group.front().rank)};
+    const auto make = [&] {
+      return std::make_unique<GlooLinks>(device_, part, deadline_, channel_, fnv1a(std::as_bytes(std::span(words))));
+    };
+    const ErrorContext context{
+        .operation = "split", .backend = part.backend, .rank = self_.rank, .size = self_.size, .location = location};
+    return connected(context, deadline_, make, number_of, gather);
+  }
 
   [[nodiscard]] bool revoked() const noexcept { return revoked_.load(std::memory_order_acquire); }
   /// @throws what has revoked the communicator
@@ -240,17 +298,6 @@ class GlooLinks {
     if (!revoked()) return;
     const std::lock_guard lock(mutex_);
     reason_.raise(context);
-  }
-  /// Throws why the communicator was revoked, if a rank has published that or does so within a second: a rank publishes
-  /// its reason before it closes its connections, and a rank that was killed gives none.
-  void throw_reason(const ErrorContext& context) {
-    check_usable(context);
-    const Deadline grace(channel_ == nullptr ? Timeout(std::chrono::seconds(0)) : std::chrono::seconds(1));
-    for (; !grace.expired(); std::this_thread::sleep_for(std::chrono::milliseconds(1)))
-      if (const auto reason = channel_->poll(identity_)) {
-        store(RevocationReason::parse(*reason));
-        check_usable(context);
-      }
   }
   /// Ends the waits of all ranks.
   void revoke(const std::string& reason) noexcept try {
@@ -327,8 +374,16 @@ class GlooLinks {
     }
     return true;
   }
+  /// Throws why the communicator was revoked, if a rank has published that or does so within a second: a rank publishes
+  /// its reason before it closes its connections, and a rank that was killed gives none.
   [[noreturn]] void throw_broken(int other, const std::string& problem, const ErrorContext& context) {
-    throw_reason(context);
+    check_usable(context);
+    const Deadline grace(channel_ == nullptr ? Timeout(std::chrono::seconds(0)) : std::chrono::seconds(1));
+    for (; !grace.expired(); std::this_thread::sleep_for(std::chrono::milliseconds(1)))
+      if (const auto reason = channel_->poll(identity_)) {
+        store(RevocationReason::parse(*reason));
+        check_usable(context);
+      }
     throw RankFailure("the connection to rank " + std::to_string(other) + " is broken, so that rank has ended or the " +
                           "network has failed (" + problem + ")",
                       other, nullptr, context);
@@ -360,67 +415,5 @@ class GlooLinks {
   std::shared_ptr<WatchThread> watch_;
   std::shared_ptr<::gloo::transport::Context> context_;
 };
-
-/// Connects the ranks of a group. Collective over ranks that include these, each of which is in one such group.
-///
-/// A stranger can connect to a port at which a rank listens. Then that rank does not receive the nonce, and all ranks
-/// listen again, on new ports.
-/// @param context  of the call, with this rank's number among all of these ranks
-/// @param make  returns GlooLinks of the group
-/// @param number_of  returns the number, among all of these ranks, of a rank of the group
-/// @param gather  gathers addresses of all of these ranks: `gather(mine, all)`
-/// @throws ConnectError on every rank if one cannot listen or cannot reach another
-template <class Make, class NumberOf, class Gather>
-[[nodiscard]] std::unique_ptr<GlooLinks> connected_links(const ErrorContext& context, const Timeout& limit, Make&& make,
-                                                         NumberOf&& number_of, Gather&& gather) {
-  constexpr int most_attempts = 5;
-  const auto room = static_cast<std::size_t>(context.size);
-  const Deadline deadline(limit);
-  std::unique_ptr<GlooLinks> links;
-  std::vector<GlooAddress> mine, all(room * room), outcomes(room);
-  for (int attempt = 1;; ++attempt) {
-    // Every rank tries every step, so that all throw the same error.
-    const auto on_every_rank = [&](const std::string& what, auto&& step) {
-      GlooAddress outcome;
-      try {
-        step();
-      } catch (const std::exception& error) {
-        outcome.data[std::string_view(error.what()).copy(outcome.data, sizeof outcome.data - 1)] = '\0';
-        links.reset();  // ends the waits of the others
-      }
-      outcome.bytes = deadline.expired() ? 1 : 0;
-      gather(std::span<const GlooAddress>(&outcome, 1), std::span(outcomes));
-      const auto failed = std::ranges::find_if(outcomes, [](const auto& each) { return each.data[0] != '\0'; });
-      if (failed == outcomes.end()) return true;
-      if (attempt < most_attempts && std::ranges::all_of(outcomes, [](const auto& each) { return each.bytes == 0; }))
-        return false;
-      gather(std::span<const GlooAddress>(&outcome, 1), std::span(outcomes));  // throws if a rank has failed
-      throw ConnectError("rank " + std::to_string(failed - outcomes.begin()) + " cannot " + what + " (" + failed->data +
-                             "): set GlooOptions::address to an address of its host that the others reach, on a "
-                             "network without strangers",
-                         context);
-    };
-    if (!on_every_rank("listen", [&] { mine = (links = make())->listen(context.size); })) continue;
-    gather(std::span<const GlooAddress>(mine), std::span(all));
-    const auto address_of = [&](int other) -> const auto& {
-      return all[static_cast<std::size_t>(number_of(other)) * room + static_cast<std::size_t>(links->self().rank)];
-    };
-    if (on_every_rank("connect", [&] { links->connect(mine, address_of, context); })) return links;
-  }
-}
-
-template <class Backend>
-std::unique_ptr<GlooLinks> GlooLinks::split(const RankOf& part, const std::vector<SplitRequest>& group,
-                                            Backend& backend, const std::source_location& location) {
-  const auto gather = [&](auto mine, auto all) { backend.execute(AllGather<GlooAddress>{mine, all, {}, location}); };
-  const auto number_of = [&](int other) { return group[static_cast<std::size_t>(other)].rank; };
-  const std::uint64_t words[]{identity_, ++splits_, static_cast<std::uint64_t>(group.front().rank)};
-  const auto make = [&] {
-    return std::make_unique<GlooLinks>(device_, part, deadline_, channel_, fnv1a(std::as_bytes(std::span(words))));
-  };
-  const ErrorContext context{
-      .operation = "split", .backend = part.backend, .rank = self_.rank, .size = self_.size, .location = location};
-  return connected_links(context, deadline_, make, number_of, gather);
-}
 
 }  // namespace distx::inline DISTX_ABI::detail

@@ -214,8 +214,9 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
       if (on_larger || (record(rank).is_here() && record(rank).shrink_limit))
         next.members.push_back({std::to_string(rank), record(rank).process});
     const auto answer = job_.name + ' ' + std::to_string(job_.generation + 1) + ' ' + self().process.text() + '\n';
-    for (const auto& [word, candidate] : on_larger ? candidates_ : Candidates())
-      if (job_.outer.put_first(answer_file(word), answer)) next.members.push_back({word, candidate});
+    if (on_larger)
+      for (const auto& one : candidates_)
+        if (job_.outer.put_first(answer_file(one.who), answer)) next.members.push_back(one);
     (void)folder().put_first(job_.file(next_file), next.text());
   }
   /// Enters the generation on which a rank has decided; returns whether one has.
@@ -243,7 +244,7 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
 
   std::mutex mutex_;
   Membership job_;
-  Candidates candidates_{};  ///< rank 0 only
+  std::vector<NextMember> candidates_{};  ///< rank 0 only
   std::uint64_t calls_ = 0;
   std::string own_;      ///< the file of this rank's last call
   std::string earlier_;  ///< that of the call before, until all have entered the last one

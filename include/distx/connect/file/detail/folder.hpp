@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -114,22 +115,16 @@ class Folder {
     std::vector<std::string> found;
     auto here = Descriptor::from_native_handle(::openat(descriptor(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!here) return found;
-    const auto stream = unique_stream::from_native_handle(::fdopendir(here.native_handle()));
+    const auto close = [](DIR* open) { ::closedir(open); };
+    const std::unique_ptr<DIR, decltype(close)> stream(::fdopendir(here.native_handle()));
     if (!stream) return found;
     (void)here.release();  // the stream closes it
-    while (const auto* entry = ::readdir(stream.native_handle()))
+    while (const auto* entry = ::readdir(stream.get()))
       if (const std::string_view name = entry->d_name; name != "." && name != "..") found.emplace_back(name);
     return found;
   }
 
  private:
-  struct folder_stream_traits {
-    using handle_type = DIR*;
-    static handle_type null() noexcept { return nullptr; }
-    static void close(handle_type stream) noexcept { ::closedir(stream); }
-  };
-  using unique_stream = unique_handle<folder_stream_traits>;
-
   Folder(Descriptor descriptor, std::filesystem::path path)
       : descriptor_(std::move(descriptor)), path_(std::move(path)) {}
 

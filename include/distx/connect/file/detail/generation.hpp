@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
+#include <chrono>
 #include <sstream>
+#include <thread>
 
 #include "distx/connect/control/messages.hpp"
 #include "distx/connect/file/detail/folder.hpp"
-#include "distx/connect/file/detail/poll_until.hpp"
+#include "distx/core/detail/wait.hpp"
 
 namespace distx::inline DISTX_ABI::detail::file {
 
@@ -14,8 +16,25 @@ using posix::has_ended;
 using posix::Process;
 using posix::this_process;
 
-/// The name of each process that waits to join a job, which is a random word, and the process.
-using Candidates = std::vector<std::pair<std::string, Process>>;
+/// Waits until `ready()`, with pauses that grow to five milliseconds.
+///
+/// `stopped()`, which may cost more than `ready()` and may throw, is called once the wait has become long.
+template <class Ready, class Stopped>
+WaitEnd poll_until(const Deadline& deadline, Ready&& ready, Stopped&& stopped) {
+  using std::chrono::microseconds;
+  for (microseconds pause(50);; pause = std::min(2 * pause, microseconds(5000))) {
+    if (ready()) return WaitEnd::ready;
+    if (pause > microseconds(500) && stopped()) return ready() ? WaitEnd::ready : WaitEnd::stopped;
+    if (deadline.expired()) return ready() ? WaitEnd::ready : WaitEnd::expired;
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+/// A process that is in the next generation of a job, or waits to be.
+struct NextMember {
+  std::string who;  ///< the rank in the generation before, or the random word of a process that joins
+  Process process;
+};
 
 /// A process asks to join by a file of the first name in the user's folder. The second one, of which the first writer
 /// stays, says that rank 0 admits it, or that it does not wait any more.
@@ -23,8 +42,8 @@ using Candidates = std::vector<std::pair<std::string, Process>>;
 [[nodiscard]] inline std::string answer_file(const std::string& word) { return "answer-" + word; }
 
 /// Returns the processes that wait in the user's folder; removes the files of those that have ended.
-[[nodiscard]] inline Candidates candidates_in(const Folder& outer, const Process& self) {
-  Candidates found;
+[[nodiscard]] inline std::vector<NextMember> candidates_in(const Folder& outer, const Process& self) {
+  std::vector<NextMember> found;
   const std::string prefix = request_file("");
   for (const auto& name : outer.names()) {
     if (!name.starts_with(prefix)) continue;
@@ -35,7 +54,7 @@ using Candidates = std::vector<std::pair<std::string, Process>>;
       outer.remove(name);
       outer.remove(answer_file(word));
     } else if (!outer.has(answer_file(word))) {
-      found.emplace_back(word, std::move(process));
+      found.push_back({word, std::move(process)});
     }
   }
   return found;
@@ -43,10 +62,6 @@ using Candidates = std::vector<std::pair<std::string, Process>>;
 
 /// The ranks of a generation of a job, in their order.
 struct Generation {
-  struct NextMember {
-    std::string who;  ///< the rank in the generation before, or the word of a process that joins
-    Process process;
-  };
   bool made_outer = false;  ///< see Membership
   std::vector<NextMember> members{};
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/connect/detail/name_ranks.hpp"
 #include "distx/connect/file/detail/generation.hpp"
 #include "distx/core/detail/early_warning.hpp"
 
@@ -47,10 +48,6 @@ class Rendezvous {
             "timed out after " + timeout_.to_string() + ": " + name_ranks(ranks, size_) + " did not join in '" +
                 path_.string() + "'"};
   }
-  [[nodiscard]] static SentError exited(int rank, const Process& process) {
-    return {'f', rank,
-            "rank " + std::to_string(rank) + " (" + process.to_string() + ") exited before all ranks had joined"};
-  }
 
   /// Removes this rank's answer, and the job's files if no other living rank has one.
   void leave(const Membership& job) const noexcept try {
@@ -74,9 +71,11 @@ class Rendezvous {
       if (auto found = gather_in(job)) {
         refusal = std::move(*found);
       } else {
-        publish(job, {});
+        Generation all{mine_.made_outer};
+        for (const auto& hello : joined_) all.members.push_back({hello->word, hello->process});
+        job.inner.put(members_file, all.text());
         withdraw(job);
-        for (const auto& hello : joined_) job.ranks.push_back(hello->process);
+        job.ranks = all.processes();
         return job;
       }
     } catch (const Error& error) {
@@ -88,7 +87,7 @@ class Rendezvous {
     }
     withdraw(job);
     try {
-      publish(job, refusal);
+      job.inner.put(refusal_file, refusal.frame(control::FrameKind::refuse).body);
     } catch (const Error&) {  // the others learn it from the end of this process, or at their deadlines
     }
     leave(job);
@@ -145,8 +144,8 @@ class Rendezvous {
         [&] {
           for (int rank = 1; rank < size_; ++rank)
             if (auto& hello = joined_[static_cast<std::size_t>(rank)]; !hello)
-              if ((hello = Hello::from(job.inner.read(hello_of(rank)))) && !refusal)
-                refusal = disagreement(rank, hello->size);
+              if ((hello = Hello::from(job.inner.read(hello_of(rank)))) && !refusal && hello->size != size_)
+                refusal = control::other_size(rank, hello->size, size_);
           return refusal || missing().empty();
         },
         [&] {
@@ -164,23 +163,18 @@ class Rendezvous {
       if (!joined_[rank]) ranks.push_back(static_cast<int>(rank));
     return ranks;
   }
-  [[nodiscard]] std::optional<SentError> disagreement(int rank, int their_size) const {
-    if (their_size == size_) return std::nullopt;
-    return SentError{'c', -1,
-                     "rank " + std::to_string(rank) + " expects " + std::to_string(their_size) + " ranks, rank 0 " +
-                         std::to_string(size_) + ": set the same DISTX_SIZE on every rank"};
-  }
   /// Looks for what another rank reports, for a rank beyond the last, and for a rank that joined and exited.
   [[nodiscard]] std::optional<SentError> trouble_in(const Membership& job) const {
     if (auto report = job.inner.read("trouble")) return SentError{'c', -1, std::move(*report)};
     for (const auto& name : job.inner.names()) {
       int rank = 0;
       if (name.starts_with("hello-") && std::istringstream(name.substr(6)) >> rank && rank >= size_)
-        if (const auto hello = Hello::from(job.inner.read(name))) return disagreement(rank, hello->size);
+        if (const auto hello = Hello::from(job.inner.read(name)); hello && hello->size != size_)
+          return control::other_size(rank, hello->size, size_);
     }
     for (std::size_t rank = 1; rank < joined_.size(); ++rank)
       if (joined_[rank] && has_ended(joined_[rank]->process, mine_.process))
-        return exited(static_cast<int>(rank), joined_[rank]->process);
+        return control::exited_early(static_cast<int>(rank), size_, joined_[rank]->process);
     return std::nullopt;
   }
   /// Another rank 0 may have replaced the offer by its own; a user may have removed it.
@@ -197,12 +191,6 @@ class Rendezvous {
   void withdraw(const Membership& job) const noexcept try {
     if (const auto run = Hello::from(job.outer.read("run")); run && run->word == mine_.word) job.outer.remove("run");
   } catch (...) {  // what bears the name is not ours
-  }
-  void publish(const Membership& job, const std::optional<SentError>& refusal) const {
-    if (refusal) return job.inner.put(refusal_file, refusal->frame(control::FrameKind::refuse).body);
-    Generation all{mine_.made_outer};
-    for (const auto& hello : joined_) all.members.push_back({hello->word, hello->process});
-    job.inner.put(members_file, all.text());
   }
 
   // ---- The other ranks ----
@@ -241,16 +229,16 @@ class Rendezvous {
         [&] {
           if (!root)
             warning_(where(), [&] { return not_joined({0}).message; });  // rank 0 says which others are missing
-          if (root && has_ended(root->process, mine_.process) && !joined()) exited(0, root->process).raise(where());
+          if (root && has_ended(root->process, mine_.process) && !joined())
+            control::exited_early(0, size_, root->process).raise(where());
           return false;
         });
     if (end == WaitEnd::ready) return std::move(*job);
     if (!twin_.empty()) throw ConnectError(twin_, where());
-    if (!root) not_joined({0}).raise(where());
     std::vector<int> absent;
-    for (int rank = 0; rank < size_; ++rank)
+    for (int rank = 0; job && rank < size_; ++rank)
       if (!job->inner.has(hello_of(rank))) absent.push_back(rank);
-    if (absent.empty()) absent.push_back(0);  // it has joined, but did not confirm the others
+    if (absent.empty()) absent.push_back(0);  // it has not offered its folder, or not confirmed the others
     not_joined(absent).raise(where());
   }
   /// Answers rank 0's offer; nullopt if its folder is gone.
@@ -263,8 +251,7 @@ class Rendezvous {
       if (!inner->put_first(hello_of(rank_), mine_.text()))
         if (const auto other = Hello::from(inner->read(hello_of(rank_))); other && other->word != mine_.word) {
           // Rank 0 reads of it and refuses all. If it does not, its job is an earlier one, on another host.
-          twin_ = "two processes have rank " + std::to_string(rank_) + " (" + other->process.to_string() + " and " +
-                  mine_.process.to_string() + "): give every process a different DISTX_RANK";
+          twin_ = control::twins(rank_, other->process, mine_.process).message;
           report(*inner, twin_);
         }
     } catch (const ConnectError&) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <sys/eventfd.h>
+
 #include <string>
 
 #include "distx/connect/control/frame.hpp"
@@ -8,29 +10,23 @@
 namespace distx::inline DISTX_ABI::detail::tcp {
 
 /// Wakes a thread that waits in poll(2).
-class WakePipe {
+class WakeEvent {
  public:
-  explicit WakePipe(const ErrorContext& context) {
-    int ends[2] = {-1, -1};
-    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
-      throw BackendError("cannot make a pipe (" + system_message(errno) + "): raise the limit on open files", context,
+  explicit WakeEvent(const ErrorContext& context)
+      : event_(Descriptor::from_native_handle(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))) {
+    if (!event_)
+      throw BackendError("cannot make an event (" + system_message(errno) + "): raise the limit on open files", context,
                          errno);
-    read_ = Descriptor::from_native_handle(ends[0]);
-    write_ = Descriptor::from_native_handle(ends[1]);
   }
-  void wake() const noexcept {
-    const char byte = 0;
-    (void)!::write(write_.native_handle(), &byte, 1);  // a full pipe wakes as well
-  }
+  void wake() const noexcept { (void)::eventfd_write(native_handle(), 1); }
   void drain() const noexcept {
-    char bytes[64];
-    while (::read(read_.native_handle(), bytes, sizeof bytes) > 0) continue;
+    eventfd_t count;
+    (void)::eventfd_read(native_handle(), &count);
   }
-  [[nodiscard]] int native_handle() const noexcept { return read_.native_handle(); }
+  [[nodiscard]] int native_handle() const noexcept { return event_.native_handle(); }
 
  private:
-  Descriptor read_;
-  Descriptor write_;
+  Descriptor event_;
 };
 
 /// A connected socket with the bytes that are on their way in both directions. Never blocks.

@@ -3,12 +3,12 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "distx/connect/tcp/detail/socket.hpp"
+#include "distx/posix/small_file.hpp"
 
 // How two ranks prove to each other that they know the token, before either reads anything else. All messages have a
 // fixed size, and nothing is allocated for a stranger.
@@ -75,23 +75,20 @@ struct JoinProblem {
 /// Returns the token: DISTX_TOKEN, or the first line of the file that DISTX_TOKEN_FILE names; empty if neither is set.
 /// @throws ConnectError if the file cannot be read, belongs to another user, or others may read it
 [[nodiscard]] inline std::string token_from_environment() {
-  if (const char* token = std::getenv("DISTX_TOKEN"); token != nullptr && *token != '\0') return token;
-  const char* path = std::getenv("DISTX_TOKEN_FILE");
-  if (path == nullptr || *path == '\0') return {};
+  auto token = variable("DISTX_TOKEN");
+  const auto path = variable("DISTX_TOKEN_FILE");
+  if (!token.empty() || path.empty()) return token;
   const auto refuse = [&](const std::string& problem) {
-    throw ConnectError("DISTX_TOKEN_FILE '" + std::string(path) + "' " + problem,
-                       {.operation = "connect", .backend = "tcp"});
+    Variables("tcp").refuse("DISTX_TOKEN_FILE '" + path + "' " + problem);
   };
-  const auto file = posix::open_file(path, O_RDONLY | O_NONBLOCK);
+  const auto file = posix::open_file(path.c_str(), O_RDONLY | O_NONBLOCK);
   struct stat status {};
   if (!file || ::fstat(file.native_handle(), &status) != 0) refuse("cannot be read (" + system_message(errno) + ")");
   if (!S_ISREG(status.st_mode)) refuse("is not a regular file");
   if (status.st_uid != ::geteuid()) refuse("belongs to another user");
   if ((status.st_mode & 077) != 0) refuse("is open to other users: set its mode to 0600");
-  char text[4096];
-  const auto count = ::read(file.native_handle(), text, sizeof text);
-  if (count < 0) refuse("cannot be read (" + system_message(errno) + ")");
-  std::string token(text, static_cast<std::size_t>(count));
+  if (const int code = posix::read_rest(file, token); code != 0)
+    refuse("cannot be read (" + system_message(code) + ")");
   token.erase(std::min(token.find('\n'), token.size()));
   if (token.empty()) refuse("has no token in its first line");
   return token;

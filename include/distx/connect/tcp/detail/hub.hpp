@@ -1,61 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <list>
-#include <memory>
-#include <thread>
 
 #include "distx/connect/tcp/detail/hub_connection.hpp"
 #include "distx/connect/tcp/detail/strangers.hpp"
+#include "distx/connect/tcp/detail/transport.hpp"
 #include "distx/core/detail/early_warning.hpp"
-#include "distx/core/detail/start_thread.hpp"
 
 namespace distx::inline DISTX_ABI::detail::tcp {
 
 /// Rank 0's service: accepts the other ranks, completes calls, and passes on failures. One thread serves them all.
 ///
 /// It reads a fixed number of bytes of a stranger, and serves the ranks between any two batches of strangers.
-class Hub final : control::ControlRoot {
+class Hub final : public TcpTransport, control::ControlRoot {
  public:
   static constexpr std::size_t most_hello_bytes = 4096;
-  /// How long ranks that join later are still notified of an error, and leaving ranks are waited for after one.
-  static constexpr std::chrono::seconds after_error{2};
 
-  /// @param limit  what `deadline` was made of, for messages
-  Hub(Listener listener, std::string token, int size, Timeout limit, const Deadline& deadline, Process self,
-      control::Inbox& inbox, const ErrorContext& context)
-      : ControlRoot("tcp", size, true),
+  Hub(Listener listener, const JoinTerms& terms, const Deadline& deadline)
+      : TcpTransport(terms.where()),
+        ControlRoot("tcp", terms.size, true),
         listener_(std::move(listener)),
-        token_(std::move(token)),
-        inbox_(inbox),
-        wake_(context),
-        limit_(limit),
+        token_(terms.token),
+        limit_(terms.deadline),
         join_end_(deadline.end()) {
-    inbox_.rank = 0;
+    inbox.rank = 0;
     if (EarlyWarning::is_on()) warning_.emplace(limit_);
-    ranks_[0] = {.presence = Presence::here, .channel = &inbox_, .process = std::move(self)};
-    if (size == 1) welcome();
-    thread_ = start_thread([this] { run(); }, context);
+    ranks_[0] = {.presence = Presence::here, .channel = &inbox, .process = posix::this_process()};
+    if (size() == 1) welcome();
+    thread_ = start_thread([this] { run(); }, terms.where());
   }
-  Hub(const Hub&) = delete;
-  Hub& operator=(const Hub&) = delete;
-  ~Hub() { stop(); }
+  ~Hub() override { end_connections(); }
 
   /// Takes a frame of rank 0 itself. May be called from any thread.
-  void submit(const control::Frame& frame) {
+  void submit(const control::Frame& frame) override {
     const std::lock_guard lock(mutex_);
-    if (!take(0, frame)) inbox_.lose(out_of_order);
+    if (!take(0, frame)) inbox.lose(out_of_order);
     wake_.wake();
   }
 
   /// Waits until the others have left, up to the deadline, or briefly once an error is known; closes all connections.
-  void leave(Timeout limit) {
+  void close(const Timeout& limit) override {
     {
       std::unique_lock lock(mutex_);
       const auto over = [&] { return all_served(); };
       if (control::wait_for(changed_, lock, Deadline(limit).end(), [&] { return over() || is_in_error(); }))
         control::wait_for(changed_, lock, Deadline(after_error).end(), over);
     }
-    stop();
+    end_connections();
   }
 
  private:
@@ -70,7 +61,7 @@ class Hub final : control::ControlRoot {
         turn();
       } catch (const std::exception& error) {  // out of memory
         const std::lock_guard lock(mutex_);
-        inbox_.lose(std::string("rank 0 cannot serve the others: ") + error.what());
+        inbox.lose(std::string("rank 0 cannot serve the others: ") + error.what());
         connections_.clear();
         strangers_.all().clear();
         for (auto& other : ranks_) other.channel = nullptr;
@@ -103,7 +94,7 @@ class Hub final : control::ControlRoot {
     if (waited[0].revents != 0) wake_.drain();
     for (std::size_t i = 0; i < of.size(); ++i)
       if (waited[i + 2].revents != 0) serve(*of[i]);
-    expire();
+    look_at_clock();
     for (auto* list : {&connections_, &strangers_.all()}) {
       for (auto& connection : *list) connection.socket.flush();
       list->remove_if([&](Connection& connection) {
@@ -113,10 +104,8 @@ class Hub final : control::ControlRoot {
     strangers_.admit(std::move(accepted), absent_ranks());
     changed_.notify_all();
   }
-  void stop() {
-    stopped_ = true;
-    wake_.wake();
-    if (thread_.joinable()) thread_.join();
+  void end_connections() {
+    stop();
     for (auto& connection : connections_) {
       connection.socket.flush();
       connection.socket.shut_down();
@@ -133,7 +122,7 @@ class Hub final : control::ControlRoot {
     next = std::min(next, strangers_.next_end(now));
     return std::min({next, ControlRoot::next_end(), now + std::chrono::minutes(1)});
   }
-  void expire() {
+  void look_at_clock() {
     const auto now = Deadline::clock::now();
     const auto absent = [&] { return not_joined(ranks_, limit_, listener_.endpoint(), wrong_tokens_); };
     if (!joined_ && !refused_) warn("connect", 0, [&] { return absent().message; });
@@ -282,19 +271,13 @@ class Hub final : control::ControlRoot {
 
   Listener listener_;
   std::string token_;
-  control::Inbox& inbox_;
-  WakePipe wake_;
   Timeout limit_;
   time_point join_end_;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
   std::list<Connection> connections_;  ///< that have proven the token
   Strangers strangers_;
   bool broken_ = false;
   std::size_t wrong_tokens_ = 0;
-  std::atomic<bool> stopped_{false};
-  std::jthread thread_;
 };
 
 }  // namespace distx::inline DISTX_ABI::detail::tcp

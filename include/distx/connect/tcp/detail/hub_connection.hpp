@@ -40,19 +40,13 @@ struct HubConnection final : control::RankChannel {
 [[nodiscard]] inline std::optional<SentError> disagreement(const std::vector<RankRecord>& ranks, int rank,
                                                            int their_size, const Process& process) {
   const auto size = static_cast<int>(ranks.size());
-  if (their_size != size)
-    return SentError{'c', -1,
-                     "rank " + std::to_string(rank) + " expects " + std::to_string(their_size) + " ranks, rank 0 " +
-                         std::to_string(size) + ": start every rank with the same size"};
+  if (their_size != size) return control::other_size(rank, their_size, size);
   if (rank >= size)
     return SentError{'c', -1,
                      "invalid rank " + std::to_string(rank) + " (" + process.to_string() + "): must be in [0, " +
                          std::to_string(size) + ")"};
   const auto& known = ranks[static_cast<std::size_t>(rank)];
-  if (known.presence != RankRecord::Presence::absent)
-    return SentError{'c', -1,
-                     "two processes have rank " + std::to_string(rank) + " (" + known.process.to_string() + " and " +
-                         process.to_string() + "): give every process a different rank"};
+  if (known.presence != RankRecord::Presence::absent) return control::twins(rank, known.process, process);
   return std::nullopt;
 }
 

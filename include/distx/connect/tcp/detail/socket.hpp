@@ -75,6 +75,14 @@ struct SocketAddress {
   }
 };
 
+/// Returns the address of a socket on this host; its port is 0 if the system does not say it.
+[[nodiscard]] inline SocketAddress own_address(const Descriptor& socket) noexcept {
+  SocketAddress own;
+  own.length = sizeof own.bytes;
+  ::getsockname(socket.native_handle(), reinterpret_cast<sockaddr*>(&own.bytes), &own.length);
+  return own;
+}
+
 [[nodiscard]] inline std::string system_message(int code) { return std::generic_category().message(code); }
 
 /// The addresses of an endpoint, or the reason that there are none.
@@ -154,38 +162,33 @@ inline void tune(int descriptor) noexcept {
   return ::getsockopt(socket.native_handle(), SOL_SOCKET, SO_ERROR, &code, &length) == 0 ? code : errno;
 }
 
-/// Writes all bytes; returns 0, or an error code of the system.
-[[nodiscard]] inline int write_all(int descriptor, std::string_view bytes, Deadline::clock::time_point end) noexcept {
-  while (!bytes.empty()) {
-    const auto count = ::send(descriptor, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (count > 0) {
-      bytes.remove_prefix(static_cast<std::size_t>(count));
+/// Moves that many bytes by `move(done, count)`, a call of send or recv; returns 0, an error code of the system, or
+/// ENODATA if the other side closed the connection.
+template <class Move>
+[[nodiscard]] int move_all(int descriptor, short events, std::size_t count, Deadline::clock::time_point end,
+                           Move&& move) noexcept {
+  for (std::size_t done = 0; done < count;) {
+    const auto moved = move(done, count - done);
+    if (moved == 0) return ENODATA;
+    if (moved > 0) {
+      done += static_cast<std::size_t>(moved);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      if (!await_events(descriptor, POLLOUT, end)) return ETIMEDOUT;
+      if (!await_events(descriptor, events, end)) return ETIMEDOUT;
     } else if (errno != EINTR) {
       return errno;
     }
   }
   return 0;
 }
-
-/// Reads that many bytes; returns 0, an error code of the system, or ENODATA if the other side closed the connection.
+[[nodiscard]] inline int write_all(int descriptor, std::string_view bytes, Deadline::clock::time_point end) noexcept {
+  return move_all(descriptor, POLLOUT, bytes.size(), end, [&](std::size_t done, std::size_t count) {
+    return ::send(descriptor, bytes.data() + done, count, MSG_NOSIGNAL);
+  });
+}
 [[nodiscard]] inline int read_all(int descriptor, char* bytes, std::size_t count,
                                   Deadline::clock::time_point end) noexcept {
-  while (count > 0) {
-    const auto read = ::recv(descriptor, bytes, count, 0);
-    if (read > 0) {
-      bytes += read;
-      count -= static_cast<std::size_t>(read);
-    } else if (read == 0) {
-      return ENODATA;
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      if (!await_events(descriptor, POLLIN, end)) return ETIMEDOUT;
-    } else if (errno != EINTR) {
-      return errno;
-    }
-  }
-  return 0;
+  return move_all(descriptor, POLLIN, count, end,
+                  [&](std::size_t done, std::size_t left) { return ::recv(descriptor, bytes + done, left, 0); });
 }
 
 /// Returns 256 random bits.
@@ -196,15 +199,6 @@ inline void tune(int descriptor) noexcept {
     throw ConnectError("the system returned no random bits (" + system_message(errno) + ")",
                        {.operation = "connect", .backend = "tcp"}, errno);
   return bits;
-}
-
-[[nodiscard]] inline std::string hexadecimal(const Digest& digest) {
-  std::string text;
-  for (const auto byte : digest) {
-    text += "0123456789abcdef"[byte >> 4];
-    text += "0123456789abcdef"[byte & 15];
-  }
-  return text;
 }
 
 /// Rank 0's listening socket, and the addresses that the others use.
@@ -226,11 +220,8 @@ class Listener {
     ::setsockopt(socket_.native_handle(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (::bind(socket_.native_handle(), address.get(), address.length) != 0) refuse(errno);
     if (::listen(socket_.native_handle(), SOMAXCONN) != 0) refuse(errno);
-    SocketAddress bound;
-    bound.length = sizeof bound.bytes;
-    if (::getsockname(socket_.native_handle(), reinterpret_cast<sockaddr*>(&bound.bytes), &bound.length) != 0)
-      refuse(errno);
-    endpoint_ = {named.host, bound.port()};
+    endpoint_ = {named.host, own_address(socket_).port()};
+    if (endpoint_.port == 0) refuse(errno);
   }
 
   [[nodiscard]] int native_handle() const noexcept { return socket_.native_handle(); }

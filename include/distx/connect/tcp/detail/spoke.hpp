@@ -3,11 +3,9 @@
 #include <functional>
 #include <thread>
 
-#include "distx/connect/control/inbox.hpp"
-#include "distx/connect/tcp/detail/connection.hpp"
 #include "distx/connect/tcp/detail/handshake.hpp"
+#include "distx/connect/tcp/detail/transport.hpp"
 #include "distx/core/detail/early_warning.hpp"
-#include "distx/core/detail/start_thread.hpp"
 
 namespace distx::inline DISTX_ABI::detail::tcp {
 
@@ -30,16 +28,16 @@ struct ProvenSocket {
 
 /// Connects to rank 0: tries again, with growing pauses, until the deadline.
 /// @throws ConnectError if another attempt would not help; TimeoutError at the deadline
-[[nodiscard]] inline ProvenSocket connect_to_root(const Locate& locate, const Timeout& limit, const Deadline& deadline,
-                                                  const ErrorContext& context) {
+[[nodiscard]] inline ProvenSocket connect_to_root(const Locate& locate, const JoinTerms& terms,
+                                                  const Deadline& deadline) {
   using std::chrono::milliseconds;
   JoinProblem problem{"rank 0 has not published its address"};
   std::string where;
   // While strangers flood rank 0, the system drops most attempts; its own pauses between them grow too fast.
   milliseconds patience(250);
-  EarlyWarning warning(limit);
+  EarlyWarning warning(terms.deadline);
   const auto overdue = [&] {
-    return "timed out after " + limit.to_string() + ": cannot join rank 0" + where + " (" + problem.text +
+    return "timed out after " + terms.deadline.to_string() + ": cannot join rank 0" + where + " (" + problem.text +
            "); start rank 0, or correct the address";
   };
   const auto attempt = [&](Deadline::clock::time_point end) -> std::optional<ProvenSocket> {
@@ -70,37 +68,35 @@ struct ProvenSocket {
     // A process there that does not answer is given up after a while, in case it is not rank 0.
     const auto end = std::min(deadline.end(), Deadline::clock::now() + std::chrono::seconds(10));
     if (auto connected = attempt(end)) return std::move(*connected);
-    if (problem.is_final) throw ConnectError("cannot join rank 0" + where + ": " + problem.text, context);
-    if (deadline.expired()) throw TimeoutError(overdue(), context);
-    warning(context, overdue);
+    if (problem.is_final) throw ConnectError("cannot join rank 0" + where + ": " + problem.text, terms.where());
+    if (deadline.expired()) throw TimeoutError(overdue(), terms.where());
+    warning(terms.where(), overdue);
     std::this_thread::sleep_for(std::min<Deadline::clock::duration>(pause, deadline.end() - Deadline::clock::now()));
   }
 }
 
 /// The connection of a rank to rank 0, served by a thread.
-class Spoke {
+class Spoke final : public TcpTransport {
  public:
-  Spoke(Descriptor socket, control::Inbox& inbox, std::string lost, const ErrorContext& context)
-      : inbox_(inbox), lost_(std::move(lost)), wake_(context), socket_(std::move(socket)) {
+  Spoke(Descriptor socket, std::string lost, const ErrorContext& context)
+      : TcpTransport(context), lost_(std::move(lost)), socket_(std::move(socket)) {
     thread_ = start_thread([this] { run(); }, context);
   }
-  Spoke(const Spoke&) = delete;
-  Spoke& operator=(const Spoke&) = delete;
-  ~Spoke() { stop(); }
+  ~Spoke() override { stop(); }
 
   /// Sends a frame. May be called from any thread, and does not block.
-  void submit(const control::Frame& frame) {
+  void submit(const control::Frame& frame) override {
     const std::lock_guard lock(mutex_);
     socket_.append(frame);
     socket_.flush();
     if (socket_.has_output()) wake_.wake();
   }
-  /// Waits until rank 0 has received everything and has closed the connection, up to the limit.
-  void leave(Timeout limit) {
+  /// Waits briefly until rank 0 has received everything and has closed the connection.
+  void close(const Timeout&) override {
     std::unique_lock lock(mutex_);
     leaving_ = true;
     wake_.wake();
-    changed_.wait_until(lock, Deadline(limit).end(), [&] { return !socket_.is_open(); });
+    changed_.wait_until(lock, Deadline(after_error).end(), [&] { return !socket_.is_open(); });
     lock.unlock();
     stop();
   }
@@ -127,36 +123,25 @@ class Spoke {
       bool open = socket_.receive();
       for (;;) {
         auto [frame, too_long] = socket_.next();
-        if (too_long || (frame && !inbox_.take(*frame))) open = false;
+        if (too_long || (frame && !inbox.take(*frame))) open = false;
         if (!frame) break;
       }
       if (open) continue;
       socket_.close();
-      inbox_.lose(lost_);
+      inbox.lose(lost_);
       changed_.notify_all();
       return;
     }
   } catch (...) {  // out of memory
     const std::lock_guard lock(mutex_);
     socket_.close();
-    inbox_.lose("this rank has no memory for the messages of rank 0");
+    inbox.lose("this rank has no memory for the messages of rank 0");
     changed_.notify_all();
   }
-  void stop() {
-    stopped_ = true;
-    wake_.wake();
-    if (thread_.joinable()) thread_.join();
-  }
 
-  control::Inbox& inbox_;
   std::string lost_;
-  WakePipe wake_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
   BufferedSocket socket_;
   bool leaving_ = false;
-  std::atomic<bool> stopped_{false};
-  std::jthread thread_;
 };
 
 }  // namespace distx::inline DISTX_ABI::detail::tcp

@@ -2,9 +2,61 @@
 #pragma once
 #include <memory>
 
-#include "distx/connect/tcp/detail/transport.hpp"
+#include "distx/connect/tcp/detail/hub.hpp"
+#include "distx/connect/tcp/detail/spoke.hpp"
 
 namespace distx::inline DISTX_ABI::detail::tcp {
+
+using control::ControlGroup;
+
+/// Returns a rank's group once all ranks have joined; or that of a process that joins a running job, once the ranks of
+/// the job have called `grow`. Blocks until then.
+/// @param job  the running job, for messages; empty if it is not one
+/// @param deadline  of the call, which may have begun before
+[[nodiscard]] inline std::shared_ptr<ControlGroup> await_group(const JoinTerms& terms,
+                                                               std::shared_ptr<TcpTransport> transport,
+                                                               const Deadline& deadline, const std::string& job = {}) {
+  const auto context = terms.where();
+  // Rank 0 keeps the deadline of ranks that join together, and names the missing ones.
+  const auto end = deadline.unlimited() || !job.empty() ? deadline.end() : deadline.end() + std::chrono::seconds(1);
+  const std::string after = "timed out after " + terms.deadline.to_string() + ": ";
+  try {
+    auto next = transport->inbox.await_next(end, context);
+    if (!next && job.empty()) throw TimeoutError(after + "rank 0 does not answer", context);
+    if (!next)
+      throw ConnectError(after + job + " has not admitted this process: its ranks must call grow() from time to time",
+                         context);
+    if (job.empty() && next->processes.size() != static_cast<std::size_t>(terms.size))
+      throw ConnectError("rank 0 welcomes " + std::to_string(next->processes.size()) + " ranks", context);
+    return make_here<ControlGroup>("tcp", terms.deadline, *next, transport);
+  } catch (const Error& error) {
+    transport->close(TcpTransport::after_error);
+    if (!job.empty() && is_rank_loss(error))
+      throw ConnectError(job + " ended before it admitted this process", context);
+    throw;
+  }
+}
+/// Returns rank 0's group.
+[[nodiscard]] inline std::shared_ptr<ControlGroup> serve(const JoinTerms& terms, Listener listener,
+                                                         const Deadline& deadline) {
+  return await_group(terms, std::make_shared<Hub>(std::move(listener), terms, deadline), deadline);
+}
+/// Returns the group of another rank, or of a process that joins a running job, which has connected.
+[[nodiscard]] inline std::shared_ptr<ControlGroup> join(const JoinTerms& terms, ProvenSocket root,
+                                                        const Deadline& deadline) {
+  const bool is_running = terms.size == 0;
+  const auto address = root.endpoint.to_string();
+  const auto name = is_running ? "rank 0" : control::name_of(0, terms.size);
+  auto spoke = std::make_shared<Spoke>(std::move(root.socket), name + " (at " + address + ") exited unexpectedly",
+                                       terms.where());
+  const auto left =
+      deadline.unlimited() ? control::no_limit : control::milliseconds_of(deadline.end() - Deadline::clock::now());
+  control::FrameWriter hello(control::FrameKind::hello);
+  hello.number(terms.rank).number(terms.size).number(control::milliseconds_of(terms.deadline)).number(left);
+  control::write_process(hello, posix::this_process());
+  spoke->submit(hello.finish());
+  return await_group(terms, std::move(spoke), deadline, is_running ? "the job at " + address : "");
+}
 
 /// Locates rank 0 at a known endpoint.
 [[nodiscard]] inline Locate at(const Endpoint& endpoint, const JoinTerms& terms) {
@@ -13,17 +65,16 @@ namespace distx::inline DISTX_ABI::detail::tcp {
 
 /// Returns the group of a process that joins a running job. Blocks until the ranks of the job call `grow`.
 [[nodiscard]] inline std::shared_ptr<ControlGroup> join_running(const Endpoint& endpoint, JoinTerms terms) {
-  const ErrorContext context{.operation = "connect", .backend = "tcp"};
   const Deadline deadline(terms.deadline);
   if (terms.token.empty()) terms.token = token_from_environment();
   terms.rank = terms.size = 0;
   std::optional<ProvenSocket> root;
   try {
-    root = connect_to_root(at(endpoint, terms), terms.deadline, deadline, context);
+    root = connect_to_root(at(endpoint, terms), terms, deadline);
   } catch (const TimeoutError&) {
     throw ConnectError("timed out after " + terms.deadline.to_string() + ": no job runs at " + endpoint.to_string() +
                            ": correct the address, or unset DISTX_JOIN to start a job",
-                       context);
+                       terms.where());
   }
   return join(terms, std::move(*root), deadline);
 }
@@ -51,13 +102,12 @@ namespace distx::inline DISTX_ABI::detail::tcp {
       if (error.code() != EADDRINUSE || Deadline::clock::now() >= give_up) throw;
     }
     std::optional<ProvenSocket> other;
-    try {
-      const Timeout briefly = std::chrono::milliseconds(300);
-      other = connect_to_root(at(endpoint, terms), briefly, Deadline(briefly), context);
-    } catch (const Error&) {  // another program
-    }
     JoinTerms as_second = terms;
     as_second.deadline = std::chrono::seconds(1);
+    try {
+      other = connect_to_root(at(endpoint, terms), as_second, Deadline(std::chrono::milliseconds(300)));
+    } catch (const Error&) {  // another program
+    }
     try {
       if (other) (void)join(as_second, std::move(*other), Deadline(as_second.deadline));
     } catch (const RankFailure&) {  // it has ended: the port may be free now
@@ -77,7 +127,7 @@ namespace distx::inline DISTX_ABI::detail::tcp {
     throw ConnectError("invalid port " + std::to_string(endpoint.port) + ": must be in [1, 65535]", context);
   if (terms.token.empty()) terms.token = token_from_environment();
   if (terms.rank == 0) return serve_at(endpoint, bind, terms, deadline);
-  return join(terms, connect_to_root(at(endpoint, terms), terms.deadline, deadline, terms.where()), deadline);
+  return join(terms, connect_to_root(at(endpoint, terms), terms, deadline), deadline);
 }
 
 }  // namespace distx::inline DISTX_ABI::detail::tcp

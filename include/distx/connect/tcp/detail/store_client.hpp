@@ -22,12 +22,7 @@ class StoreClient {
   /// Returns why the last call has failed.
   [[nodiscard]] const std::string& problem() const noexcept { return problem_; }
   /// Returns the address of this host on the connection. @pre is_open()
-  [[nodiscard]] SocketAddress own_address() const {
-    SocketAddress own;
-    own.length = sizeof own.bytes;
-    ::getsockname(socket_.native_handle(), reinterpret_cast<sockaddr*>(&own.bytes), &own.length);
-    return own;
-  }
+  [[nodiscard]] SocketAddress own_address() const noexcept { return tcp::own_address(socket_); }
 
   bool open(const Endpoint& endpoint, time_point end) {
     const auto [addresses, unresolved] = resolve(endpoint);
