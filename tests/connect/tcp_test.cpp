@@ -439,9 +439,7 @@ control::Frame any_frame(Noise& noise) {
       return control::FrameWriter(control::FrameKind::notify).number(small()).text("reason").finish();
     case 4: {
       control::FrameWriter out(control::FrameKind::regrouped);
-      out.number(0).number(1);
-      control::write_process(out, distx::detail::posix::this_process());
-      return out.finish();
+      return out.number(0).number(1).number(0).number(1).finish();
     }
     default: {
       control::FrameWriter out(control::FrameKind::hello);

@@ -25,7 +25,7 @@ enum class FrameKind : std::uint8_t {
   fail,       ///< error: the call has failed
   published,  ///< identity, reason: a failure that a rank has published
   ended,      ///< rank, how, message: a rank has left or failed
-  regrouped,  ///< rank, every rank's process: all ranks have joined, or the ranks after `shrink` or `grow`
+  regrouped,  ///< rank, size, local rank, local size: all ranks have joined, or the ranks after `shrink` or `grow`
 };
 
 /// The most bytes of a frame; a longer one ends the connection.

@@ -45,17 +45,10 @@ class ControlGroup final : public FailureChannel, public RankNumbers {
  public:
   ControlGroup(std::string_view backend, const Timeout& deadline, const NextGroup& members,
                std::shared_ptr<ControlTransport> transport)
-      : RankNumbers(members.rank, static_cast<int>(members.processes.size()), 0, 0),
+      : RankNumbers(members.rank, members.size, members.local_rank, members.local_size),
         backend_(backend),
         deadline_(deadline),
-        transport_(std::move(transport)) {
-    const auto& all = members.processes;
-    for (std::size_t other = 0, own = static_cast<std::size_t>(rank_); other < all.size(); ++other) {
-      if (!all[other].shares_host_with(all[own])) continue;
-      local_rank_ += other < own ? 1 : 0;
-      ++local_size_;
-    }
-  }
+        transport_(std::move(transport)) {}
   ControlGroup(const ControlGroup&) = delete;
   ControlGroup& operator=(const ControlGroup&) = delete;
   ~ControlGroup() override {

@@ -38,9 +38,9 @@ class Inbox final : public RankChannel {
     FrameReader in(frame.body);
     switch (frame.kind) {
       case FrameKind::regrouped: {
-        NextGroup next{in.small(1 << 20), read_processes(in)};
-        if (!in.complete() || static_cast<std::size_t>(next.rank) >= next.processes.size()) return false;
-        next_ = std::move(next);
+        const NextGroup next{in.small(1 << 20), in.small(1 << 20), in.small(1 << 20), in.small(1 << 20)};
+        if (!in.complete() || next.rank >= next.size || next.local_rank >= next.local_size) return false;
+        next_ = next;
         reply_.reset();  // these concern the group before
         root_end_.reset();
         failure_.reset();

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,12 +27,6 @@ inline void write_process(FrameWriter& out, const Process& process) {
   process.host_name = in.text();
   process.id = in.small(1 << 30);
   return process;
-}
-[[nodiscard]] inline std::vector<Process> read_processes(FrameReader& in) {
-  const int size = in.small(1 << 20);
-  std::vector<Process> all;
-  for (int rank = 0; rank < size && in.valid(); ++rank) all.push_back(read_process(in));
-  return all;
 }
 /// @}
 
@@ -63,11 +59,26 @@ struct SentError {
 /// The ways in which a rank can end.
 enum class RankEnd : std::uint8_t { left, threw, exited };
 
-/// The ranks that have joined or that continue after `shrink` or `grow`, and this rank among them.
+/// One rank's numbers in the group of the ranks that have joined or that continue after `shrink` or `grow`.
 struct NextGroup {
   int rank = 0;
-  std::vector<Process> processes;
+  int size = 0;
+  int local_rank = 0;
+  int local_size = 0;
 };
+/// Returns the numbers of each rank.
+/// @param ranks  objects from which `process_of` returns a Process
+template <class Ranks, class ProcessOf = std::identity>
+[[nodiscard]] std::vector<NextGroup> numbers_of(const Ranks& ranks, ProcessOf process_of = {}) {
+  std::map<std::string_view, int> on_host;
+  std::vector<NextGroup> all;
+  for (const auto& rank : ranks)
+    all.push_back({static_cast<int>(all.size()), static_cast<int>(ranks.size()),
+                   on_host[std::invoke(process_of, rank).host]++, 0});
+  for (auto& numbers : all)
+    numbers.local_size = on_host[std::invoke(process_of, ranks[static_cast<std::size_t>(numbers.rank)]).host];
+  return all;
+}
 
 using time_point = Deadline::clock::time_point;
 

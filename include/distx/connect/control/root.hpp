@@ -135,11 +135,11 @@ class ControlRoot {
     if (!joined_ && !refused_)
       refuse(how == RankEnd::exited ? exited_early(rank, size(), ended.process) : SentError{'r', rank, message});
     ended.presence = RankRecord::Presence::over;
-    const bool is_failure = how != RankEnd::left;
-    if (!first_end_ || (is_failure && !has_failure_))
-      first_end_ = SentError{how == RankEnd::threw ? 'r' : 'f', rank, message};
-    has_failure_ = has_failure_ || is_failure;
-    send_all(FrameWriter(FrameKind::ended).number(rank).number(how).text(message).finish());
+    const bool first_failure = how != RankEnd::left && !std::exchange(has_failure_, true);
+    if (!first_end_ || first_failure) first_end_ = SentError{how == RankEnd::threw ? 'r' : 'f', rank, message};
+    // Ranks meet the other ends in their calls; a message to each rank of each end would be n^2 messages.
+    if (first_failure || rank == 0)
+      send_all(FrameWriter(FrameKind::ended).number(rank).number(how).text(message).finish());
     settle_call();
     settle_shrink(Deadline::clock::now());
   }
@@ -160,14 +160,14 @@ class ControlRoot {
   }
   /// Notifies the ranks of their group.
   void announce_group() {
+    const auto numbers = numbers_of(ranks_, &RankRecord::process);
     for (int rank = size() - 1; rank >= 0; --rank) {
       auto* const channel = record(rank).channel;
       if (channel == nullptr) continue;
       channel->rank = rank;
+      const NextGroup& of = numbers[static_cast<std::size_t>(rank)];
       FrameWriter out(FrameKind::regrouped);
-      out.number(rank).number(ranks_.size());
-      for (const auto& each : ranks_) write_process(out, each.process);
-      channel->deliver(out.finish());
+      channel->deliver(out.number(of.rank).number(of.size).number(of.local_rank).number(of.local_size).finish());
     }
   }
   /// Continues with these ranks.

@@ -67,7 +67,7 @@ DISTX_INLINE void run_threads(Threads threads, const std::function<void(ThreadCo
   const auto run = [&](int rank) noexcept {
     try {
       body(ThreadConnector(make_here<control::ControlGroup>(
-          "threads", threads.deadline, control::NextGroup{rank, std::vector<posix::Process>(links.size())},
+          "threads", threads.deadline, control::NextGroup{rank, threads.count, rank, threads.count},
           links[static_cast<std::size_t>(rank)])));
       end(rank, nullptr);
     } catch (...) {
