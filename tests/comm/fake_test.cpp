@@ -53,8 +53,8 @@ TEST_CASE("a fake rank's calls are checked as those of any other") {
   CHECK_THROWS_AS(distx::send(other, x, 1), distx::InvalidState);
   CHECK_THROWS_AS(FakeCommunicator(3, 3), distx::InvalidArgument);
   FakeCommunicator third(1, 3);
-  CHECK_THROWS_WITH_AS(third.split(0, 0), doctest::Contains("cannot ask the others for their colors"),
-                       distx::InvalidArgument);
+  CHECK_THROWS_WITH_AS(static_cast<void>(third.split(0, 0)),
+                       doctest::Contains("cannot ask the others for their colors"), distx::InvalidArgument);
 }
 
 TEST_CASE("simulated time passes with computation and calls, and computation hides calls") {
