@@ -73,6 +73,7 @@ struct Hybrid {};
 /// Accumulate, Hybrid, `announce_batch` or a MeshParallel; in host memory.
 template <int V>
 struct Reproducible {
+  static constexpr int virtual_ranks = V;
   static_assert(V > 0 && (V & (V - 1)) == 0,
                 "distx::Reproducible: the number of virtual ranks must be a power of two, such as Reproducible<8>");
 };
@@ -117,7 +118,7 @@ inline constexpr std::size_t replicates_named = (std::size_t{0} + ... + (std::is
 template <class P>
 inline constexpr int virtual_ranks_named = 0;
 template <int V>
-inline constexpr int virtual_ranks_named<Reproducible<V>> = V;
+inline constexpr int virtual_ranks_named<Reproducible<V>> = Reproducible<V>::virtual_ranks;
 template <class P>
 inline constexpr bool is_reproducible = virtual_ranks_named<P> > 0;
 template <class... Ps>
