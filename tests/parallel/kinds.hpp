@@ -73,9 +73,10 @@ inline bool has_gradient(const Way& way, std::size_t parameter, std::uint64_t st
 template <class Training = stages::Training, class T = float, class C, class Optimizer>
 Trained train(C& comm, const Optimizer& optimizer, const Way& way) {
   // With Reproducible, a virtual rank has the samples that a rank has without it.
-  const auto micro_batches = Training::virtual_ranks > 0 ? static_cast<std::size_t>(Training::virtual_ranks / comm.size())
-                             : Training::accumulates     ? std::size_t{2}
-                                                         : std::size_t{1};
+  const auto micro_batches = Training::virtual_ranks > 0
+                                 ? static_cast<std::size_t>(Training::virtual_ranks / comm.size())
+                             : Training::accumulates ? std::size_t{2}
+                                                     : std::size_t{1};
   std::vector<Shape> model;
   for (const auto& shape : shapes)
     if (shape.rows > 0 || !way.matrices_only) model.push_back(shape);

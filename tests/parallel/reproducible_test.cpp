@@ -7,8 +7,7 @@ namespace {
 
 constexpr int virtual_ranks = 8;
 template <class... Policies>
-using InTree =
-    distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Reproducible<virtual_ranks>, Policies...>;
+using InTree = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Reproducible<virtual_ranks>, Policies...>;
 using Accumulating = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Accumulate<distx::Local>>;
 
 /// The weights of rank 0.
@@ -218,6 +217,30 @@ TEST_CASE("Reproducible rejects numbers of ranks and of micro-batches by name") 
     stages::pass(training, parameters, 0);
     training.step({.learning_rate = 1});
   });
+}
+
+TEST_CASE("with Reproducible, ranks that call ready in different orders at stage 3 get an error on every rank") {
+  for (const bool overlap : {false, true}) {
+    const auto endings = toy::endings(4, [&](auto& comm) {
+      const auto parameters = stages::owned();
+      InTree<> training(comm, parameters, distx::SGD{}, {.bucket_bytes = 0, .overlap = overlap, .stage = 3});
+      for (std::size_t k = 0; k < 2; ++k) {
+        const auto micro_batch = training.micro_batch({.index = k, .count = 2});
+        const auto weights = training.unshard(parameters);
+        for (std::size_t p = 0; p < parameters.size(); ++p) {
+          const auto& parameter = parameters[comm.rank() == 1 && p < 2 ? 1 - p : p];
+          static_cast<void>(training.gradient(parameter));
+          training.ready(parameter);
+        }
+      }
+      training.reduce_gradients();
+    });
+    for (const auto& ending : endings) {
+      CAPTURE(ending.words);
+      CHECK((ending.kind == "mismatch" || ending.kind == "revoked"));
+      CHECK(toy::says(ending.words, "call ready in the same order on every rank"));
+    }
+  }
 }
 
 TEST_CASE("with Reproducible the ledger counts the partial gradients of a rank's subtree") {

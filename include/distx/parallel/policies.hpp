@@ -66,8 +66,8 @@ struct Hybrid {};
 ///
 /// A step has V / R micro-batches on each rank, each in a scope of `micro_batch`. Micro-batch i of rank r stands for
 /// virtual rank r * V / R + i. Gradients are averaged over the virtual ranks, in the order of one binary tree: partial
-/// sums of neighbours are added, then those of pairs of neighbours, and so on. Each rank keeps log2(V / R) whole partial
-/// gradients, which the ledger counts as gradients. They are exchanged by an all_to_all once in a step.
+/// sums of neighbours are added, then those of pairs of neighbours, and so on. Each rank keeps log2(V / R) whole
+/// partial gradients, which the ledger counts as gradients. They are exchanged by an all_to_all once in a step.
 ///
 /// Ranks must compute the same gradient from the same micro-batch: same program, same processor features. Not with
 /// Accumulate, Hybrid, `announce_batch` or a MeshParallel; in host memory.
@@ -229,11 +229,11 @@ constexpr PolicyFault policy_fault() {
 template <class... Ps>
 constexpr bool diagnose_policies() {
   constexpr PolicyFault fault = policy_fault<Ps...>();
-  static_assert(
-      fault != PolicyFault::no_policy,
-      "distx::DataParallel: one of the types is not a policy: policies are ZeRO<0> to ZeRO<3>, "
-      "ZeRO<Dynamic>, Accumulate<Local> or <Sharded>, Reproducible<V>, Precision<Communication>, Hybrid, Replicate and On<Space>; "
-      "run-time settings are DataParallelOptions");
+  static_assert(fault != PolicyFault::no_policy,
+                "distx::DataParallel: one of the types is not a policy: policies are ZeRO<0> to ZeRO<3>, "
+                "ZeRO<Dynamic>, Accumulate<Local> or <Sharded>, Reproducible<V>, Precision<Communication>, Hybrid, "
+                "Replicate and On<Space>; "
+                "run-time settings are DataParallelOptions");
   static_assert(fault != PolicyFault::two_stages,
                 "distx::DataParallel: the policies contain ZeRO twice; keep one stage");
   static_assert(fault != PolicyFault::two_spaces,

@@ -185,8 +185,7 @@ void allocate_local(Buckets<Space>& buckets, const std::vector<ParameterEntry<Sp
     for (auto& buffer : bucket.buffers) {
       const auto allocate = [&](std::size_t size) {
         const std::size_t width = size_of(buffer.communication_type);
-        bucket.memory.push_back(
-            allocate_tracked_local<Space>(account, observe::MemoryKind::gradients, size * width));
+        bucket.memory.push_back(allocate_tracked_local<Space>(account, observe::MemoryKind::gradients, size * width));
         return Span<AnyElement, Space>(bucket.memory.back()->span().data(), size, buffer.communication_type, width);
       };
       if (buffer.levels > 0) buffer.partials = allocate(buffer.levels * buffer.layout.size);

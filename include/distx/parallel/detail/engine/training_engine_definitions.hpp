@@ -64,8 +64,8 @@ bool TrainingEngine<Space>::has_spare_processor() {
 template <MemorySpace Space>
 OnePass TrainingEngine<Space>::one_pass() const {
   const auto& all = comms_.all();
-  if (policies_.stage == 0 || policies_.hybrid || policies_.virtual_ranks > 0 || all.size() == 1 || !all.passes_operands() || options_.clips() ||
-      options_.skip_nonfinite || parameters_.scales_loss(policies_))
+  if (policies_.stage == 0 || policies_.hybrid || policies_.virtual_ranks > 0 || all.size() == 1 ||
+      !all.passes_operands() || options_.clips() || options_.skip_nonfinite || parameters_.scales_loss(policies_))
     return OnePass::never;
   return options_.overlap && spare_processor_ ? OnePass::single : OnePass::always;
 }
@@ -230,8 +230,7 @@ void TrainingEngine<Space>::make_ready(std::size_t index, stream after, const he
   }
   if (divergence_.checks(steps_) && !scaling_.skips())
     divergence_.check_gradient(entry, steps_, after, context("ready", location));
-  if (state_.in_last_micro_batch() || policies_.begins_as_zeros())
-    reducer_.ready(index, after, location);
+  if (state_.in_last_micro_batch() || policies_.begins_as_zeros()) reducer_.ready(index, after, location);
 }
 
 template <MemorySpace Space>

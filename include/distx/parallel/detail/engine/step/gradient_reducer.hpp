@@ -193,7 +193,7 @@ class GradientReducer {
     PoolAllocation<Space> gradient{};
     std::vector<PoolAllocation<Space>> converted{};
     std::vector<Exchange<Space>> exchanges{};  // of each buffer, with Reproducible
-    std::vector<Pending<Space>> pending{};  // last, since they borrow what is above
+    std::vector<Pending<Space>> pending{};     // last, since they borrow what is above
   };
 
   /// Leaves reductions to `finish`. Where gradients are allocated lazily, only the last bucket can keep its memory

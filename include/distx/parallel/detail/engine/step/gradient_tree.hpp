@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <bit>
+
 #include "distx/comm/any_communicator.hpp"
 #include "distx/comm/detail/in_order.hpp"
 #include "distx/parallel/detail/base/training_policies.hpp"
@@ -57,10 +59,13 @@ class GradientTree {
   /// The last micro-batch of a step leaves the sum of the rank's subtree in `buffer.sent()`.
   void add(const FlatBuffer<Space>& buffer, stream after) const {
     const std::size_t size = buffer.layout.size;
-    std::size_t level = 0;
-    for (; (leaf_ >> level & 1U) != 0; ++level)
-      add_to(after, buffer.sent(), buffer.partials.subspan(level * size, size));
-    if (keeps()) copy(after, bytes_of(buffer.partials.subspan(level * size, size)), bytes_of(buffer.sent()));
+    const auto levels = static_cast<std::size_t>(std::countr_one(leaf_));  // that it completes
+    in_blocks(buffer, size, [&](std::size_t begin, std::size_t count) {
+      const auto sum = buffer.sent().subspan(begin, count);
+      for (std::size_t level = 0; level < levels; ++level)
+        add_to(after, sum, buffer.partials.subspan(level * size + begin, count));
+      if (keeps()) copy(after, bytes_of(buffer.partials.subspan(levels * size + begin, count)), bytes_of(sum));
+    });
   }
   /// Adds the exchanged sums, and writes the average to `buffer.received(false)`. At stage 0 collective over `comm`.
   void finish(const FlatBuffer<Space>& buffer, const Exchange<Space>& exchange, AnyCommunicator<Space>& comm,
@@ -70,18 +75,26 @@ class GradientTree {
     const auto whole = buffer.received(false);
     const auto mine = whole_ ? whole.subspan(partition.begin(rank), partition.size(rank)) : whole;
     const auto sums = comm.size() == 1 ? buffer.sent() : exchange.received(buffer);
-    const auto part = [&](int of) {
-      return sums.subspan(static_cast<std::size_t>(of) * mine.size(), mine.size());
-    };
-    for (int step = 1; step < comm.size(); step *= 2)
-      for (int left = 0; left < comm.size(); left += 2 * step) add_to(after, part(left), part(left + step));
-    copy(after, bytes_of(mine), bytes_of(part(0)));
-    with_type(mine, [&](auto values) { scale(after, values, 1.0 / virtual_ranks_); });
+    in_blocks(buffer, mine.size(), [&](std::size_t begin, std::size_t count) {
+      const auto part = [&](int of) { return sums.subspan(static_cast<std::size_t>(of) * mine.size() + begin, count); };
+      for (int step = 1; step < comm.size(); step *= 2)
+        for (int left = 0; left < comm.size(); left += 2 * step) add_to(after, part(left), part(left + step));
+      const auto mean = mine.subspan(begin, count);
+      copy(after, bytes_of(mean), bytes_of(part(0)));
+      with_type(mean, [&](auto values) { scale(after, values, 1.0 / virtual_ranks_); });
+    });
     if (whole_ && comm.size() > 1)
       make_in_order(comm, AllGather<AnyElement, Space>{mine, whole, partition.counts(), location}, after);
   }
 
  private:
+  /// Calls f(begin, count) for blocks of `size` elements that stay in a cache from one pass over them to the next.
+  template <class F>
+  static void in_blocks(const FlatBuffer<Space>& buffer, std::size_t size, F&& f) {
+    const std::size_t block = 16384 / size_of(buffer.communication_type);
+    for (std::size_t begin = 0; begin < size; begin += block) f(begin, std::min(block, size - begin));
+  }
+
   int virtual_ranks_;
   std::size_t leaves_;
   bool whole_;
