@@ -113,7 +113,7 @@ void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& 
            const examples::SplitDigits& digits, const Regroup& regroup) {
   const auto& [learnt, held_out] = digits;
   auto flags = settings.training;
-  if (flags.reproducible) flags.accumulate = static_cast<std::size_t>(flags.virtual_ranks / comm.size());
+  if (flags.reproducible) flags.accumulate = static_cast<std::size_t>(std::max(1, flags.virtual_ranks / comm.size()));
   const auto partition = [&] {
     return distx::DistributedSampler(learnt.size(), comm,
                                      {.batch_size = settings.batch_size * (flags.reproducible ? flags.accumulate : 1),
@@ -253,8 +253,6 @@ void run(distx::AnyConnector& connector, const char* program, const Settings& se
   examples::SplitDigits digits;
   examples::on_every_rank(connector, [&] {
     settings.training.check("--batch-size", settings.batch_size);
-    if (settings.training.reproducible && settings.training.virtual_ranks % connector.size() != 0)
-      throw distx::InvalidArgument("--reproducible needs 1, 2, 4 or 8 ranks");
     const auto& backend = settings.backend.name;
     if (settings.training.elastic &&
         (connector.size() == 1 || (backend != "auto" && backend != "shm" && backend != "gloo" && backend != "mpi")))

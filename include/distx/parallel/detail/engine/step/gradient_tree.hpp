@@ -55,16 +55,16 @@ class GradientTree {
   /// Begins the next micro-batch, or if not `adds`, the next step.
   void restart(bool adds) noexcept { leaf_ = adds ? leaf_ + 1 : 0; }
 
-  /// Adds to `buffer.sent()` the partial sums that it completes, as a binary counter carries, and keeps the result.
-  /// The last micro-batch of a step leaves the sum of the rank's subtree in `buffer.sent()`.
+  /// Adds the gradient in `buffer.sent()` and the partial sums that it completes, as a binary counter carries, and
+  /// keeps the result. The last micro-batch of a step leaves the sum of the rank's subtree in `buffer.sent()`.
   void add(const FlatBuffer<Space>& buffer, stream after) const {
     const std::size_t size = buffer.layout.size;
     const auto levels = static_cast<std::size_t>(std::countr_one(leaf_));  // that it completes
     in_blocks(buffer, size, [&](std::size_t begin, std::size_t count) {
-      const auto sum = buffer.sent().subspan(begin, count);
-      for (std::size_t level = 0; level < levels; ++level)
-        add_to(after, sum, buffer.partials.subspan(level * size + begin, count));
-      if (keeps()) copy(after, bytes_of(buffer.partials.subspan(levels * size + begin, count)), bytes_of(sum));
+      const auto partial = [&](std::size_t level) { return buffer.partials.subspan(level * size + begin, count); };
+      const auto leaf = buffer.sent().subspan(begin, count), sum = keeps() ? partial(levels) : leaf;
+      copy(after, bytes_of(sum), bytes_of(leaf));
+      for (std::size_t level = 0; level < levels; ++level) add_to(after, sum, partial(level));
     });
   }
   /// Adds the exchanged sums, and writes the average to `buffer.received(false)`. At stage 0 collective over `comm`.
