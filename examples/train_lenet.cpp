@@ -65,6 +65,8 @@ struct Settings {
         "continue on the remaining ranks if processes that a launcher has started are lost, and, at the next "
         "epoch, with processes that have been started with DISTX_JOIN=1 (not by MPI); with --backend shm, gloo "
         "or mpi");
+    app.add_flag("--reproducible", training.reproducible,
+                 "the same weights on 1, 2, 4 and 8 ranks: a step has 8 micro-batches of --batch-size digits");
     app.add_option("--epochs", epochs, "passes over the data")->check(CLI::Range(1, 1000000))->capture_default_str();
     app.add_option("--batch-size", batch_size, "digits per batch and rank")
         ->check(CLI::Range(1, 1000000))
@@ -110,14 +112,18 @@ using Regroup = std::function<std::optional<distx::AnyCommunicator<>>(bool lost)
 void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& phase, const Settings& settings,
            const examples::SplitDigits& digits, const Regroup& regroup) {
   const auto& [learnt, held_out] = digits;
+  auto flags = settings.training;
+  if (flags.reproducible) flags.accumulate = static_cast<std::size_t>(std::max(1, flags.virtual_ranks / comm.size()));
   const auto partition = [&] {
-    return distx::DistributedSampler(
-        learnt.size(), comm,
-        {.batch_size = settings.batch_size, .seed = settings.seed, .remainder = distx::Remainder::drop});
+    return distx::DistributedSampler(learnt.size(), comm,
+                                     {.batch_size = settings.batch_size * (flags.reproducible ? flags.accumulate : 1),
+                                      .seed = settings.seed,
+                                      .remainder = distx::Remainder::drop,
+                                      .blocks = flags.reproducible});
   };
   distx::DistributedSampler sampler = partition();
   const auto load = [&](std::span<const std::size_t> batch) {
-    return examples::micro_batches(batch, settings.training.accumulate,
+    return examples::micro_batches(batch, flags.accumulate,
                                    [&](auto places) { return examples::select(learnt, places); });
   };
 
@@ -128,7 +134,7 @@ void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& 
     weights.all += static_cast<std::size_t>(layer.weight.size() + layer.bias.size());
     weights.in_matrices += static_cast<std::size_t>(layer.weight.size());
   }
-  const auto training = examples::make_layer_training(comm.share(), model.layers(), settings.training);
+  const auto training = examples::make_layer_training(comm.share(), model.layers(), flags);
   const auto at_start = counted.ledger();
   const auto open = [&](auto& layer) { return training->open(layer); };
   const auto pass = [&](const examples::Digits& part, double share) {
@@ -138,7 +144,8 @@ void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& 
       loss = model.forward(part.images, part.labels, open);
     }
     const auto timed = phase("backward");
-    model.backward([&](auto& layer) { training->ready(layer, static_cast<float>(share)); }, open);
+    const float scale = flags.reproducible ? 1 : static_cast<float>(share);  // averages micro-batches by itself
+    model.backward([&](auto& layer) { training->ready(layer, scale); }, open);
     return loss;
   };
 
@@ -160,10 +167,10 @@ void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& 
     speaks = comm.rank() == 0;
     ranks = static_cast<std::size_t>(comm.size());
     // On another number of ranks than it began, an epoch has another number of steps.
-    steps = at.data.epoch < settings.epochs ? at.steps + sampler.epoch(at.data).size() / settings.batch_size +
+    steps = at.data.epoch < settings.epochs ? at.steps + sampler.epoch(at.data).size() / sampler.batch_size() +
                                                   (settings.epochs - at.data.epoch - 1) * sampler.batches()
                                             : at.steps;
-    const examples::TrainingPlan plan{settings.epochs, sampler.batches(), settings.batch_size * ranks};
+    const examples::TrainingPlan plan{settings.epochs, sampler.batches(), sampler.batch_size() * ranks};
     if (speaks) progress.emplace(stdout, plan);
   };
   begin();

@@ -166,7 +166,8 @@ class Lent final : public Timed<TimedTraining<Weight>> {
 std::unique_ptr<LayerTraining> make_layer_training(distx::AnyCommunicator<> comm, std::span<Layer<float>> layers,
                                                    const TrainingFlags& flags) {
   if (flags.short_weights()) return std::make_unique<Lent<distx::bfloat16>>(comm, layers, flags);
-  if (flags.zero >= 2 || flags.accumulate > 1) return std::make_unique<Lent<float>>(comm, layers, flags);
+  if (flags.zero >= 2 || flags.accumulate > 1 || flags.reproducible)
+    return std::make_unique<Lent<float>>(comm, layers, flags);
   return std::make_unique<InPlace>(comm, layers, flags, InPlace::refs(layers));
 }
 

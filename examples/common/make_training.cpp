@@ -52,6 +52,8 @@ TimedTraining<Weight> make_training(distx::AnyCommunicator<> comm,
                                     const TrainingFlags& flags) {
   if constexpr (sizeof(Weight) == 4)
     if (flags.elastic) return make_for<Weight, distx::Replicate>(comm, parameters, flags);
+  if (flags.reproducible)
+    return make_for<Weight, distx::Reproducible<TrainingFlags::virtual_ranks>>(comm, parameters, flags);
   if (flags.accumulate == 1) return make_for<Weight>(comm, parameters, flags);
   // Where gradients are whole anyway, they are reduced once a step.
   if (flags.zero <= 1) return make_for<Weight, distx::Accumulate<distx::Local>>(comm, parameters, flags);

@@ -40,6 +40,8 @@ void TrainingFlags::check(const std::string& batch_flag, std::size_t batch) cons
                                  ": give a --learning-rate that is finite and at least 0");
   if (elastic && (short_weights() || accumulate != 1))
     throw distx::InvalidArgument("--elastic supports neither --precision bf16 nor --accumulate: omit them");
+  if (reproducible && (elastic || accumulate != 1))
+    throw distx::InvalidArgument("--reproducible supports neither --elastic nor --accumulate: omit them");
   if (!(clip > 0))
     throw distx::InvalidArgument("invalid clipping norm " + std::to_string(clip) + ": give --clip a number above 0");
 }

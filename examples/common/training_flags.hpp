@@ -24,7 +24,10 @@ struct TrainingFlags {
   std::size_t bucket_kib = 256;
   bool gather_weights = false;                  ///< at stage 3, also where ranks share memory
   bool elastic = false;                         ///< continues on fewer ranks; only where a program offers it
+  bool reproducible = false;                    ///< one result at any number of ranks; only where a program offers it
   std::map<std::string, double> usual_rates{};  ///< by optimizer, for this model
+
+  static constexpr int virtual_ranks = 8;  ///< of a reproducible training: micro-batches of a step of all ranks
 
   void describe(CLI::App& app);
 

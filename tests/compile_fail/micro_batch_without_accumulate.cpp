@@ -1,4 +1,4 @@
-// expect: distx: micro_batch needs the policy Accumulate<Local> or Accumulate<Sharded>
+// expect: distx: micro_batch needs the policy Accumulate<Local>, Accumulate<Sharded> or Reproducible<V>
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

@@ -93,6 +93,23 @@ TEST_CASE("rank r takes every n-th sample of a global batch, from r") {
   CHECK(DistributedSampler(7, 2, 3, options).epoch(0) == Indices{2, 5, 1, 4});  // padded from the beginning
 }
 
+TEST_CASE("with blocks, rank r takes the r-th block of a global batch, whatever the number of ranks") {
+  for (const bool shuffle : {false, true}) {
+    const SamplerOptions whole{.batch_size = 8, .shuffle = shuffle};
+    const Indices expected = DistributedSampler(20, 0, 1, whole).epoch(1);
+    for (const int ranks : {1, 2, 4, 8}) {
+      const std::size_t part = 8 / static_cast<std::size_t>(ranks);
+      for (int rank = 0; rank < ranks; ++rank) {
+        const DistributedSampler sampler(20, rank, ranks, {.batch_size = part, .shuffle = shuffle, .blocks = true});
+        const Indices mine = sampler.epoch(1);
+        CHECK(mine.size() == expected.size() / static_cast<std::size_t>(ranks));
+        for (std::size_t i = 0; i < mine.size(); ++i)
+          CHECK(mine[i] == expected[i / part * 8 + static_cast<std::size_t>(rank) * part + i % part]);
+      }
+    }
+  }
+}
+
 TEST_CASE("the order depends on seed and epoch only") {
   const auto order = [](std::uint64_t seed, std::uint64_t epoch) {
     return DistributedSampler(50, 0, 1, {.seed = seed}).epoch(epoch);

@@ -7,7 +7,7 @@
 learns: the accuracy on the digits held out; agrees: the losses of several ranks with those of one; starts: the same
 weights whatever starts the ranks; repeats: the same
 weights from the same seed; counts: the traffic is the formula's, and the trace shows the overlap; stages: all stages
-of ZeRO come to the same weights, hold what the formula says, and learn in bfloat16 and in micro-batches; resumes: killed in its midst and
+of ZeRO, and with --reproducible all numbers of ranks, come to the same weights, hold what the formula says, and learn in bfloat16 and in micro-batches; resumes: killed in its midst and
 resumed, it comes to the weights of a run that was not; refuses: bad input
 ends every rank with one sentence and status 1 or 2.
 """
@@ -162,6 +162,10 @@ def stages(how):
     agree("4 micro-batches", said["threads", 0], cut, "step_losses")
     few[-1] = "muon"
     same_weights({stage: report(how["threads"](3), *few, "--zero", stage) for stage in ("1", "3")})
+    fixed = ["--epochs", "1", "--batch-size", "6", "--clip", "1", "--optimizer", "lamb", "--reproducible"]
+    same_weights({f"{ranks} {name} at stage {stage}": report(how[name](ranks), *fixed, "--zero", stage)
+                  for name, ranks, stage in [("threads", 1, "0"), ("threads", 8, "2"), ("shm", 2, "3"), ("mpi", 4, "1")]
+                  if name in how})
     short = report(how["threads"](2), "--epochs", "3", "--precision", "bf16", "--zero", "3", "--accumulate", "2")
     print(f"accuracy {short['accuracy']:.4f} in bf16", flush=True)
     if short["accuracy"] < 0.9:
@@ -202,6 +206,7 @@ def refuses(program, mpi):
             (["--epochs", "0"], "--epochs"),
             (["--zero", "4"], "--zero"),
             (["--batch-size", "6", "--accumulate", "4"], "not divisible by --accumulate 4"),
+            (["--reproducible", "--accumulate", "2"], "--reproducible supports neither"),
             (["--clip", "-1"], "give --clip a number above 0"),
             (["--precision", "f64"], "--precision"),
             (["--every", "5"], "--checkpoint"),

@@ -168,3 +168,24 @@ TEST_CASE("ranks without a batch need not make micro-batches") {
     }
   });
 }
+
+TEST_CASE("a gradient that a micro-batch does not have counts once, also on one rank") {
+  for (const int ranks : {1, 2})
+    toy::on_ranks(ranks, [](distx::ThreadCommunicator& comm) {
+      std::vector<float> sometimes(4), always(4), sometimes_gradient(4), always_gradient(4);
+      std::vector parameters{distx::ref("sometimes", sometimes, sometimes_gradient),
+                             distx::ref("always", always, always_gradient)};
+      Accumulating<distx::Sharded> training(comm, parameters, distx::SGD{}, {.allow_unused = true, .stage = 0});
+      for (std::size_t k = 0; k < 2; ++k) {
+        const auto scope = training.micro_batch({.index = k, .count = 2});
+        for (std::size_t p = k; p < 2; ++p) {
+          const auto gradient = training.gradient(parameters[p]);
+          std::fill(gradient.begin(), gradient.end(), 1.0f);
+          training.ready(parameters[p]);
+        }
+      }
+      training.step({.learning_rate = 1});
+      CHECK(sometimes[3] == -1);
+      CHECK(always[3] == -2);
+    });
+}

@@ -72,7 +72,11 @@ inline bool has_gradient(const Way& way, std::size_t parameter, std::uint64_t st
 
 template <class Training = stages::Training, class T = float, class C, class Optimizer>
 Trained train(C& comm, const Optimizer& optimizer, const Way& way) {
-  constexpr bool accumulates = Training::accumulation != distx::detail::Accumulation::none;
+  // With Reproducible, a virtual rank has the samples that a rank has without it.
+  const auto micro_batches = Training::virtual_ranks > 0
+                                 ? static_cast<std::size_t>(Training::virtual_ranks / comm.size())
+                             : Training::accumulates ? std::size_t{2}
+                                                     : std::size_t{1};
   std::vector<Shape> model;
   for (const auto& shape : shapes)
     if (shape.rows > 0 || !way.matrices_only) model.push_back(shape);
@@ -95,10 +99,12 @@ Trained train(C& comm, const Optimizer& optimizer, const Way& way) {
   const auto pass = [&](auto& list, std::uint64_t step, std::size_t micro_batch) {
     for (std::size_t p = list.size(); p-- > 0;) {
       const auto weights = training.unshard(list[p]);
-      if (!has_gradient(way, p, step, comm.rank())) continue;
+      const std::size_t rank = static_cast<std::size_t>(comm.rank());
+      const std::size_t leaf = rank * micro_batches + micro_batch;
+      if (!has_gradient(way, p, step, static_cast<int>(Training::virtual_ranks > 0 ? leaf : rank))) continue;
       const auto value = training.value(list[p]);
       const auto gradient = training.gradient(list[p]);
-      const std::size_t sample = 10 * step + static_cast<std::size_t>(comm.rank()) + 100 * micro_batch;
+      const std::size_t sample = 10 * step + (Training::virtual_ranks > 0 ? leaf : rank + 100 * micro_batch);
       for (std::size_t i = 0; i < value.size(); ++i)
         gradient[i] = static_cast<T>(static_cast<float>(gradient[i]) + static_cast<float>(value[i]) -
                                      static_cast<float>(toy::target(p, i, sample)));
@@ -108,8 +114,9 @@ Trained train(C& comm, const Optimizer& optimizer, const Way& way) {
   std::vector<std::vector<Floats>> states(model.size(), std::vector<Floats>(2));
   std::vector<std::uint64_t> updates(model.size());
   for (std::uint64_t step = 1; step <= 3; ++step) {
-    for (std::size_t k = 0; k < (accumulates ? 2 : 1); ++k) {
-      if constexpr (accumulates) static_cast<void>(training.micro_batch({.index = k, .count = 2}));
+    for (std::size_t k = 0; k < micro_batches; ++k) {
+      if constexpr (Training::accumulates)
+        static_cast<void>(training.micro_batch({.index = k, .count = micro_batches}));
       if (way.borrowed)
         pass(refs, step, k);
       else

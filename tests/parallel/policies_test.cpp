@@ -37,6 +37,11 @@ static_assert(!CompatiblePolicies<Accumulate<Local>, ZeRO<1>, Accumulate<Local>>
 static_assert(!CompatiblePolicies<Accumulate<Local>, Accumulate<Sharded>>);
 static_assert(!CompatiblePolicies<Precision<float>, Precision<distx::bfloat16>>);
 static_assert(!CompatiblePolicies<Hybrid, ZeRO<1>, Hybrid> && !CompatiblePolicies<Hybrid>);
+using distx::Reproducible;
+static_assert(CompatiblePolicies<Reproducible<8>, ZeRO<3>, Precision<float>, distx::Replicate, On<Host>>);
+static_assert(!CompatiblePolicies<Reproducible<8>, Reproducible<8>>);
+static_assert(!CompatiblePolicies<Reproducible<8>, Accumulate<Local>>);
+static_assert(!CompatiblePolicies<Reproducible<8>, Hybrid, ZeRO<1>>);
 
 static_assert(std::is_same_v<distx::detail::space_of_policies<>, Host>);
 static_assert(std::is_same_v<distx::detail::space_of_policies<ZeRO<0>>, Host>);

@@ -55,6 +55,28 @@ TEST_CASE("training with norms and whole matrices has the bits of thread ranks a
   }
 }
 
+TEST_CASE("with Reproducible any number of process ranks trains to the bits of one thread at every stage") {
+  using Training = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Reproducible<8>>;
+  std::vector<float> expected;
+  toy::on_ranks(1, [&](distx::ThreadCommunicator& comm) {
+    expected = kinds::train<Training>(comm, distx::AdamW{}, {{.stage = 0, .clip_norm = 1}}).weights;
+  });
+  for (const int ranks : {2, 4, 8}) {
+    CAPTURE(ranks);
+    const auto endings = test::forked(ranks, [&](test::ForkedConnector& connector, test::Board&) {
+      distx::ShmCommunicator comm(connector, std::chrono::seconds(60));
+      int wrong = 0;
+      for (const int stage : {0, 1, 2, 3})
+        for (const bool overlap : {false, true}) {
+          const kinds::Way way{{.bucket_bytes = 4_KiB, .overlap = overlap, .stage = stage, .clip_norm = 1}};
+          if (!toy::same_bits(kinds::train<Training>(comm, distx::AdamW{}, way).weights, expected)) ++wrong;
+        }
+      return wrong;
+    });
+    for (const int ending : endings) CHECK(ending == 0);
+  }
+}
+
 TEST_CASE("too little memory on one rank is a MemoryError on all") {
   for (const auto& [ranks, stage] : {std::pair{2, 0}, {3, 3}}) {
     const auto endings = test::forked(ranks, [stage = stage](test::ForkedConnector& connector, test::Board&) {

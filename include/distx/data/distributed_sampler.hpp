@@ -22,12 +22,15 @@ struct SamplerOptions {
   bool shuffle = true;         ///< a new order in each epoch
   std::uint64_t seed = 0;
   Remainder remainder = Remainder::pad;
+  /// Whether rank r takes the r-th block of each global batch, instead of every n-th sample: with the policy
+  /// Reproducible and batches of V / n micro-batches, a micro-batch then has the same samples on any number of ranks.
+  bool blocks = false;
 };
 
 /// Assigns the samples of a data set to ranks, batch by batch, without communication.
 ///
 /// An epoch is one sequence of samples, the same for any number of ranks n, partitioned into global batches of
-/// n * batch_size; of each, rank r takes the samples r, r + n, r + 2n, ….
+/// n * batch_size; of each, rank r takes the samples r, r + n, r + 2n, …, or, with `.blocks`, batch_size adjacent ones.
 /// The rest of an epoch, from any Position on, is partitioned in the same way, also among another number of ranks or
 /// into other batches.
 /// @post Every rank has the same number of batches, each of batch_size. The k-th batches of all ranks together are the
@@ -113,7 +116,9 @@ class DistributedSampler {
     if (options_.shuffle) order = detail::permutation(samples_, options_.seed, from.epoch);
     std::vector<std::size_t> mine(batches_of(samples_ - taken) * options_.batch_size);
     for (std::size_t i = 0; i < mine.size(); ++i) {
-      const std::size_t index = (taken + i * ranks_ + rank_) % samples_;
+      const std::size_t size = options_.batch_size;
+      const std::size_t at = options_.blocks ? i / size * global_batch() + rank_ * size + i % size : i * ranks_ + rank_;
+      const std::size_t index = (taken + at) % samples_;
       mine[i] = options_.shuffle ? order[index] : index;
     }
     return mine;

@@ -21,6 +21,16 @@ namespace detail {
                         {.operation = operation});
 }
 
+struct AddLanes {
+  template <std::size_t Bytes, class T>
+  static void run(T* to, const T* from, std::size_t count) {
+    using V = Lanes<T, Bytes>;
+    std::size_t i = 0;
+    for (; i + V::size <= count; i += V::size) (V::load(to + i) + V::load(from + i)).store(to + i);
+    for (; i < count; ++i) to[i] += from[i];
+  }
+};
+
 struct MixLanes {
   template <std::size_t Bytes, class T>
   static void run(T* to, const T* from, std::size_t count, const MovingAverage<T>& mean) {
@@ -75,6 +85,8 @@ template <FloatingElement T>
 void add(HostStream, Span<T> to, Span<const std::type_identity_t<T>> from) {
   if (to.size() != from.size()) detail::lengths_differ(to.size(), from.size(), "add");
   using A = accumulator_t<T>;
+  if constexpr (std::same_as<T, A>)
+    return detail::run_on_lanes<detail::AddLanes>(detail::lane_bytes(), to.data(), from.data(), to.size());
   for (std::size_t i = 0; i < to.size(); ++i) to[i] = static_cast<T>(static_cast<A>(to[i]) + static_cast<A>(from[i]));
 }
 

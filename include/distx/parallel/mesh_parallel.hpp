@@ -29,6 +29,9 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
   using Methods = TrainingMethods<false, Policies...>;
   static_assert(detail::replicates_named<Policies...> == 0,
                 "distx::MeshParallel: Replicate supports DataParallel only; remove it");
+  static_assert(detail::virtual_ranks_of<Policies...> == 0,
+                "distx::MeshParallel: Reproducible supports DataParallel only, because sums along other axes of the "
+                "mesh depend on their lengths; remove it");
   using here = std::source_location;
 
   /// This rank's part of a weight, null if it is empty, and the line of the call.

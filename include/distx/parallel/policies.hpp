@@ -61,6 +61,23 @@ struct Precision {
 /// gradients are reduced inside the groups, then across them. Stages 1 to 3.
 struct Hybrid {};
 
+/// The policy for one result at any number of ranks R that divides V: weights have the same bits for the same V
+/// micro-batches.
+///
+/// A step has V / R micro-batches on each rank, each in a scope of `micro_batch`. Micro-batch i of rank r stands for
+/// virtual rank r * V / R + i. Gradients are averaged over the virtual ranks, in the order of one binary tree: partial
+/// sums of neighbours are added, then those of pairs of neighbours, and so on. Each rank keeps log2(V / R) whole
+/// partial gradients, which the ledger counts as gradients. They are exchanged by an all_to_all once in a step.
+///
+/// Ranks must compute the same gradient from the same micro-batch: same program, same processor features. Not with
+/// Accumulate, Hybrid, `announce_batch` or a MeshParallel; in host memory.
+template <int V>
+struct Reproducible {
+  static constexpr int virtual_ranks = V;
+  static_assert(V > 0 && (V & (V - 1)) == 0,
+                "distx::Reproducible: the number of virtual ranks must be a power of two, such as Reproducible<8>");
+};
+
 /// The policy for a training that survives the loss of ranks: each rank also keeps the shards of the rank before it, as
 /// they were after the last step, so that `recover` continues without a checkpoint, also on further ranks.
 ///
@@ -99,7 +116,16 @@ template <class... Ps>
 inline constexpr std::size_t replicates_named = (std::size_t{0} + ... + (std::is_same_v<Ps, Replicate> ? 1 : 0));
 
 template <class P>
-inline constexpr Accumulation accumulation_named = Accumulation::none;
+inline constexpr int virtual_ranks_named = 0;
+template <int V>
+inline constexpr int virtual_ranks_named<Reproducible<V>> = Reproducible<V>::virtual_ranks;
+template <class P>
+inline constexpr bool is_reproducible = virtual_ranks_named<P> > 0;
+template <class... Ps>
+inline constexpr int virtual_ranks_of = (0 + ... + virtual_ranks_named<Ps>);
+
+template <class P>
+inline constexpr Accumulation accumulation_named = is_reproducible<P> ? Accumulation::tree : Accumulation::none;
 template <>
 inline constexpr Accumulation accumulation_named<Accumulate<Local>> = Accumulation::local;
 template <>
@@ -145,7 +171,10 @@ enum class PolicyFault {
   replicates_hybrid,
   no_stage,
   whole_gradients,
-  nothing_sharded
+  nothing_sharded,
+  reproducible_accumulates,
+  reproducible_hybrid,
+  reproducible_elsewhere
 };
 
 template <class P>
@@ -158,12 +187,30 @@ constexpr int stage_named() {
 template <class... Ps>
 inline constexpr int stage_of = (0 + ... + stage_named<Ps>());
 
+template <class Space, class... Ps>
+struct space_or {
+  using type = Space;
+};
+template <class Space, class S, class... Ps>
+struct space_or<Space, On<S>, Ps...> {
+  using type = S;
+};
+template <class Space, class P, class... Ps>
+struct space_or<Space, P, Ps...> : space_or<Space, Ps...> {};
+/// The space that the policies name, else Host.
+template <class... Ps>
+using space_of_policies = typename space_or<Host, Ps...>::type;
+
 template <class... Ps>
 constexpr PolicyFault policy_fault() {
   if (!(true && ... && is_policy<Ps>)) return PolicyFault::no_policy;
   if (stages_named<Ps...> > 1) return PolicyFault::two_stages;
   if (spaces_named<Ps...> > 1) return PolicyFault::two_spaces;
-  if (accumulations_named<Ps...> > 1) return PolicyFault::two_accumulations;
+  constexpr bool reproducible = (false || ... || is_reproducible<Ps>);
+  if (accumulations_named<Ps...> > 1)
+    return reproducible ? PolicyFault::reproducible_accumulates : PolicyFault::two_accumulations;
+  if (reproducible && hybrid_named<Ps...>) return PolicyFault::reproducible_hybrid;
+  if (reproducible && !HostAccessible<space_of_policies<Ps...>>) return PolicyFault::reproducible_elsewhere;
   if ((std::size_t{0} + ... + (is_precision<Ps> ? 1 : 0)) > 1) return PolicyFault::two_precisions;
   if ((std::size_t{0} + ... + (is_hybrid<Ps> ? 1 : 0)) > 1) return PolicyFault::two_hybrids;
   if (replicates_named<Ps...> > 1) return PolicyFault::two_replicates;
@@ -182,17 +229,25 @@ constexpr PolicyFault policy_fault() {
 template <class... Ps>
 constexpr bool diagnose_policies() {
   constexpr PolicyFault fault = policy_fault<Ps...>();
-  static_assert(
-      fault != PolicyFault::no_policy,
-      "distx::DataParallel: one of the types is not a policy: policies are ZeRO<0> to ZeRO<3>, "
-      "ZeRO<Dynamic>, Accumulate<Local> or <Sharded>, Precision<Communication>, Hybrid, Replicate and On<Space>; "
-      "run-time settings are DataParallelOptions");
+  static_assert(fault != PolicyFault::no_policy,
+                "distx::DataParallel: one of the types is not a policy: policies are ZeRO<0> to ZeRO<3>, "
+                "ZeRO<Dynamic>, Accumulate<Local> or <Sharded>, Reproducible<V>, Precision<Communication>, Hybrid, "
+                "Replicate and On<Space>; "
+                "run-time settings are DataParallelOptions");
   static_assert(fault != PolicyFault::two_stages,
                 "distx::DataParallel: the policies contain ZeRO twice; keep one stage");
   static_assert(fault != PolicyFault::two_spaces,
                 "distx::DataParallel: the policies contain On<Space> twice; keep one memory space");
   static_assert(fault != PolicyFault::two_accumulations,
                 "distx::DataParallel: the policies contain Accumulate twice; keep Local or Sharded");
+  static_assert(fault != PolicyFault::reproducible_accumulates,
+                "distx::DataParallel: Reproducible says how gradients of micro-batches are added; keep it once, and "
+                "remove Accumulate");
+  static_assert(fault != PolicyFault::reproducible_hybrid,
+                "distx::DataParallel: Reproducible does not support Hybrid, which adds gradients in groups of ranks "
+                "first; remove one of them");
+  static_assert(fault != PolicyFault::reproducible_elsewhere,
+                "distx::DataParallel: Reproducible supports host memory only; remove it, or On<Space>");
   static_assert(fault != PolicyFault::whole_gradients,
                 "distx::DataParallel: Accumulate<Local> needs whole gradients, which ZeRO<2> and ZeRO<3> shard; use "
                 "Accumulate<Sharded>");
@@ -212,24 +267,9 @@ constexpr bool diagnose_policies() {
   return true;
 }
 
-template <class Space, class... Ps>
-struct space_or {
-  using type = Space;
-};
-template <class Space, class S, class... Ps>
-struct space_or<Space, On<S>, Ps...> {
-  using type = S;
-};
-template <class Space, class P, class... Ps>
-struct space_or<Space, P, Ps...> : space_or<Space, Ps...> {};
-
 /// Whether `DataParallel<Ps...>` exists: all are policies, and no two contradict each other.
 template <class... Ps>
 concept CompatiblePolicies = policy_fault<Ps...>() == PolicyFault::none;
-
-/// The space that the policies name, else Host.
-template <class... Ps>
-using space_of_policies = typename space_or<Host, Ps...>::type;
 
 }  // namespace detail
 

@@ -27,8 +27,10 @@ class TrainingMethods {
   /// The stage of ZeRO, or Dynamic.
   static constexpr int stage = detail::stage_of<Policies...>;
   static constexpr detail::Accumulation accumulation = detail::accumulation_of<Policies...>();
-  /// Whether the policies contain Accumulate, which `micro_batch` needs.
+  /// Whether the policies contain Accumulate or Reproducible, one of which `micro_batch` needs.
   static constexpr bool accumulates = accumulation != detail::Accumulation::none;
+  /// The argument of Reproducible, or 0 without it.
+  static constexpr int virtual_ranks = detail::virtual_ranks_of<Policies...>;
   /// Whether the policies contain Replicate.
   static constexpr bool replicates = detail::replicates_named<Policies...> > 0;
 
@@ -113,18 +115,19 @@ class TrainingMethods {
       return engine_->evaluate();
   }
 
-  /// Begins a micro-batch of a step; its gradients are added to those of the micro-batches before. Every parameter is
-  /// `ready` once in each micro-batch. Collective with Accumulate<Sharded>.
+  /// Begins a micro-batch of a step; its gradients are added to those of the micro-batches before, or, with
+  /// Reproducible, averaged with them. Every parameter is `ready` once in each micro-batch. Collective with
+  /// Accumulate<Sharded>.
   ///
   /// @param which  its index in the step, and the number of micro-batches of the step
-  /// @throws InvalidArgument unless the index is below the number
+  /// @throws InvalidArgument unless the index is below the number, which is V / ranks with Reproducible<V>
   /// @throws InvalidState if indices are out of order, or the number changes within a step
   [[nodiscard]] detail::MicroBatch micro_batch(const MicroBatchIndex& which, const std::optional<stream>& after = {},
                                                const here& location = here::current()) {
     static_assert(
         accumulates || Alone,
-        "distx: micro_batch needs the policy Accumulate<Local> or Accumulate<Sharded>; without one, a step has "
-        "one batch");
+        "distx: micro_batch needs the policy Accumulate<Local>, Accumulate<Sharded> or Reproducible<V>; without one, a "
+        "step has one batch");
     if constexpr (!Alone) engine_->begin_micro_batch(which, on(after), location);
     return {};
   }
@@ -164,6 +167,9 @@ class TrainingMethods {
   /// @endcode
   [[nodiscard]] int announce_batch(bool has_batch, const std::optional<stream>& after = {},
                                    const here& location = here::current()) {
+    static_assert(Alone || virtual_ranks == 0,
+                  "distx: announce_batch contradicts Reproducible: a rank without a batch would leave out virtual "
+                  "ranks, and how many depends on the number of ranks; give every rank the same number of batches");
     if constexpr (Alone)
       return has_batch ? 1 : 0;
     else
@@ -275,9 +281,13 @@ class TrainingMethods {
            " of ZeRO shards; use Accumulate<Sharded>");
     if (chosen == 0 && detail::hybrid_named<Policies...>)
       fail("Hybrid sharding requires stage 1, 2 or 3 of ZeRO; set .stage");
-    return {
-        chosen,     accumulation, detail::communication_of_policies<Policies...>(), detail::hybrid_named<Policies...>,
-        replicates, part_of_model};
+    return {chosen,
+            accumulation,
+            detail::communication_of_policies<Policies...>(),
+            detail::hybrid_named<Policies...>,
+            replicates,
+            part_of_model,
+            virtual_ranks};
   }
 
   void ready_one(const OnStream& after, const detail::ReadyArgument& parameters) {

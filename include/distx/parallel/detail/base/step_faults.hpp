@@ -52,7 +52,8 @@ inline constexpr std::array<std::string_view, 27> step_fault_messages = {
     "the weights of this step are already updated; call gather_weights next",
     "a step is in progress; call this after step or gather_weights, and before the first ready of the next step",
     "the last micro-batch of this step has begun; call step first",
-    "this step has had fewer micro-batches than the .count that was passed to micro_batch; make the others first",
+    "this step has had fewer micro-batches than the .count that was passed to micro_batch, or that Reproducible "
+    "needs; make the others first",
     "gradients are not available inside the scopes of evaluate() and swap_in(); end the scope first",
     "a moving average is swapped in; end the scope of swap_in first",
     "announce_batch has declared that this rank has no batch in this step; call step next",

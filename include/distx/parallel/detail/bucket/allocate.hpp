@@ -144,7 +144,7 @@ template <MemorySpace Space>
     for (const auto& buffer : bucket.buffers)
       if (bucket.trained)
         bytes += (lazily && !buffer.fills_shard ? round_up_to_lines(buffer.layout.bytes()) : 0) +
-                 round_up_to_lines(buffer.converted_bytes());
+                 round_up_to_lines(buffer.converted_bytes()) + round_up_to_lines(buffer.exchanged_bytes());
     sizes.push_back(bytes);
   }
   std::sort(sizes.begin(), sizes.end(), std::greater<>{});
@@ -183,11 +183,13 @@ void allocate_local(Buckets<Space>& buckets, const std::vector<ParameterEntry<Sp
   for (auto& bucket : buckets) {
     if (!bucket.trained) continue;
     for (auto& buffer : bucket.buffers) {
-      if (!buffer.separate_gradient_shard) continue;
-      bucket.memory.push_back(allocate_tracked_local<Space>(account, observe::MemoryKind::gradients,
-                                                            buffer.size * size_of(buffer.communication_type)));
-      buffer.gradient_shard = {bucket.memory.back()->span().data(), buffer.size, buffer.communication_type,
-                               size_of(buffer.communication_type)};
+      const auto allocate = [&](std::size_t size) {
+        const std::size_t width = size_of(buffer.communication_type);
+        bucket.memory.push_back(allocate_tracked_local<Space>(account, observe::MemoryKind::gradients, size * width));
+        return Span<AnyElement, Space>(bucket.memory.back()->span().data(), size, buffer.communication_type, width);
+      };
+      if (buffer.levels > 0) buffer.partials = allocate(buffer.levels * buffer.layout.size);
+      if (buffer.separate_gradient_shard) buffer.gradient_shard = allocate(buffer.size);
     }
     bucket.update = optimizer.make_update(shard_of(bucket, entries, optimizer, policies), workspace, account);
   }

@@ -22,6 +22,9 @@ struct FlatBuffer {
   Span<AnyElement, Space> gradient_shard{};
   Span<AnyElement, Space> value_shard{};
   Span<AnyElement, Space> converted{};  ///< the gradients in `communication_type`, where that differs
+  Span<AnyElement, Space> partials{};   ///< of Reproducible: `levels` sums of gradients, as long as the buffer each
+  std::size_t levels = 0;
+  std::size_t exchanged = 0;  ///< of Reproducible: the elements that a rank receives from all ranks, at most
   ElementType communication_type{};
   bool separate_gradient_shard = false;
   bool fills_shard = false;  ///< gradients are written into the separate shard: this rank has all of them
@@ -40,6 +43,7 @@ struct FlatBuffer {
   [[nodiscard]] std::size_t converted_bytes() const noexcept {
     return converts() ? layout.size * size_of(communication_type) : 0;
   }
+  [[nodiscard]] std::size_t exchanged_bytes() const noexcept { return exchanged * size_of(communication_type); }
   [[nodiscard]] Span<AnyElement, Space> sent() const noexcept { return converts() ? converted : gradient; }
   /// Returns where a reduction writes this rank's part; if `adds`, it must not overwrite the separate shard.
   [[nodiscard]] Span<AnyElement, Space> received(bool adds) const noexcept {

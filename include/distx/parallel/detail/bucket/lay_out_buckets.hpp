@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <bit>
+
 #include "distx/parallel/detail/base/training_communicators.hpp"
 #include "distx/parallel/detail/base/training_policies.hpp"
 #include "distx/parallel/detail/bucket/balanced_partitioner.hpp"
@@ -40,6 +42,10 @@ template <MemorySpace Space>
       buffer.communication_type = bucket.trained ? policies.communication_type_of(layout.type) : layout.type;
       buffer.fills_shard = parts == 1 && bucket.owned && buffer.separate_gradient_shard && !buffer.converts() &&
                            policies.accumulation != Accumulation::sharded;
+      if (bucket.trained && policies.virtual_ranks > 0) {
+        buffer.levels = static_cast<std::size_t>(std::bit_width(policies.leaves(parts)) - 1);
+        buffer.exchanged = parts == 1 ? 0 : layout.partition.most_exchanged();
+      }
       buffer.separate_value_shard = stage == 3;
       buffer.begin = stage == 0 ? 0 : layout.partition.begin(rank);
       buffer.size = stage == 0 ? layout.size : layout.partition.size(rank);

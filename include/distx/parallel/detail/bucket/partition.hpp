@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
 #include <vector>
 
 #include "distx/comm/calls/collectives.hpp"
@@ -26,6 +27,8 @@ class Partition {
   [[nodiscard]] std::size_t begin(int part) const noexcept { return begins_[static_cast<std::size_t>(part)]; }
   [[nodiscard]] std::size_t end(int part) const noexcept { return begins_[static_cast<std::size_t>(part) + 1]; }
   [[nodiscard]] std::size_t size(int part) const noexcept { return counts_[static_cast<std::size_t>(part)]; }
+  /// Returns the number of elements that a rank with the largest shard receives if every rank sends it that shard.
+  [[nodiscard]] std::size_t most_exchanged() const { return counts_.size() * *std::ranges::max_element(counts_); }
   /// Returns the sizes of all shards, as a collective takes them; borrowed.
   [[nodiscard]] Counts counts() const noexcept { return counts_; }
 

@@ -376,7 +376,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
   std::vector<std::size_t> always_whole_{};            // units
   Unsharded<Space> always_scope_{};                    // of these
   bool always_open_ = false;
-  StepState state_{};
+  StepState state_{policies_.leaves(comms_.all().size()) > 1};
   std::shared_ptr<const TrainingEnd> end_{};
   StepJoin<Space> join_{};
   StepOptionsCheck<Space> step_options_{};

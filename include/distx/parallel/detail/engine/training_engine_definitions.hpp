@@ -64,8 +64,8 @@ bool TrainingEngine<Space>::has_spare_processor() {
 template <MemorySpace Space>
 OnePass TrainingEngine<Space>::one_pass() const {
   const auto& all = comms_.all();
-  if (policies_.stage == 0 || policies_.hybrid || all.size() == 1 || !all.passes_operands() || options_.clips() ||
-      options_.skip_nonfinite || parameters_.scales_loss(policies_))
+  if (policies_.stage == 0 || policies_.hybrid || policies_.virtual_ranks > 0 || all.size() == 1 ||
+      !all.passes_operands() || options_.clips() || options_.skip_nonfinite || parameters_.scales_loss(policies_))
     return OnePass::never;
   return options_.overlap && spare_processor_ ? OnePass::single : OnePass::always;
 }
@@ -230,8 +230,7 @@ void TrainingEngine<Space>::make_ready(std::size_t index, stream after, const he
   }
   if (divergence_.checks(steps_) && !scaling_.skips())
     divergence_.check_gradient(entry, steps_, after, context("ready", location));
-  if (state_.in_last_micro_batch() || policies_.accumulation == Accumulation::sharded)
-    reducer_.ready(index, after, location);
+  if (state_.in_last_micro_batch() || policies_.begins_as_zeros()) reducer_.ready(index, after, location);
 }
 
 template <MemorySpace Space>
@@ -251,6 +250,11 @@ void TrainingEngine<Space>::check_order(const MicroBatchIndex& which, const here
   const std::string given = ".index = " + std::to_string(which.index) + ", .count = " + std::to_string(which.count);
   if (which.index >= which.count)
     throw InvalidArgument("invalid " + given + ": the index must be below the count", context("micro_batch", location));
+  const int ranks = comms_.all().size();
+  if (const std::size_t leaves = policies_.leaves(ranks); leaves != 0 && which.count != leaves)
+    throw InvalidArgument("invalid " + given + ": Reproducible<" + std::to_string(policies_.virtual_ranks) + "> on " +
+                              std::to_string(ranks) + " ranks needs .count = " + std::to_string(leaves),
+                          context("micro_batch", location));
   if (!state_.expects(which.index, which.count))
     throw InvalidState(given + " does not follow .index = " + std::to_string(state_.micro_batches()) +
                            "; begin the micro-batches of a step in order, with the same count",
@@ -259,14 +263,13 @@ void TrainingEngine<Space>::check_order(const MicroBatchIndex& which, const here
 
 template <MemorySpace Space>
 void TrainingEngine<Space>::end_micro_batch(stream after, const here& location) {
-  const bool sharded = policies_.accumulation == Accumulation::sharded;
   check_complete("micro_batch", location);
-  if (sharded) {
+  if (policies_.begins_as_zeros()) {
     start_rest(after, location);
     reducer_.finish_all(after);
   }
   reducer_.restart(true);
-  parameters_.begin_micro_batch(sharded);
+  parameters_.begin_micro_batch(policies_.begins_as_zeros());
 }
 
 template <MemorySpace Space>

@@ -44,6 +44,10 @@ void check_arguments(const std::vector<ParameterEntry<Space>>& entries, const An
   if (policies.hybrid && (options.group_ranks < 1 || context.size % options.group_ranks != 0))
     fail("invalid .group_ranks = " + std::to_string(options.group_ranks) + ": Hybrid needs a divisor of the " +
          std::to_string(context.size) + " ranks");
+  if (policies.virtual_ranks % context.size != 0)
+    fail("the number of ranks, " + std::to_string(context.size) + ", does not divide the " +
+         std::to_string(policies.virtual_ranks) + " virtual ranks of Reproducible<" +
+         std::to_string(policies.virtual_ranks) + ">; use a number of ranks that does");
   if (!policies.hybrid && options.group_ranks != 0)
     fail(".group_ranks has no effect without the policy Hybrid; add Hybrid, or omit .group_ranks");
   if (const double scale = options.first_loss_scale(); !is_finite(scale) || scale <= 0)

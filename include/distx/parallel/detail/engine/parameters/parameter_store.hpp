@@ -54,7 +54,7 @@ class ParameterStore {
     if (steps_[i].used && policies.accumulation == Accumulation::local) return;  // of an earlier micro-batch
     if (entry.owned)
       entry.owned->prepare_gradient(after);
-    else if (ranks > 1)
+    else if (ranks > 1 || policies.begins_as_zeros())
       fill(after, Span<std::byte, Space>(entry.gradient.bytes(), entry.gradient.size_bytes()), std::byte{0});
   }
 

@@ -5,6 +5,7 @@
 #include "distx/parallel/detail/bucket/bucket.hpp"
 #include "distx/parallel/detail/engine/gather/weight_gather.hpp"
 #include "distx/parallel/detail/engine/parameters/parameter_store.hpp"
+#include "distx/parallel/detail/engine/step/gradient_tree.hpp"
 #include "distx/parallel/detail/engine/step/one_pass_update.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
@@ -51,6 +52,7 @@ class GradientReducer {
         overlap_(overlap),
         waits_(policies.stage < 3 || !allow_unused),
         compares_order_(policies.stage == 3 && !allow_unused),
+        tree_(policies, comms.all().size()),
         bucket_of_(entries_.size()),
         reductions_(buckets.size()) {
     bool separate = false;
@@ -60,7 +62,7 @@ class GradientReducer {
       for (const auto& buffer : buckets[b].buffers)
         separate = separate || (buffer.separate_gradient_shard && !buffer.fills_shard);
     }
-    moves_ = comms.all().size() > 1 || separate;
+    moves_ = comms.all().size() > 1 || separate || tree_.used();
     defer(one_pass);
     restart(false);
   }
@@ -148,6 +150,7 @@ class GradientReducer {
     finished_on_.clear();
     postpones_ = postpones_ && adds;
     adds_ = adds && policies_.accumulation == Accumulation::sharded;
+    tree_.restart(adds);
   }
   /// Ends what is in flight, or waits for it, before its memory is released.
   void abandon() noexcept {
@@ -189,7 +192,8 @@ class GradientReducer {
     bool deferred = false;      // communicated by `finish`, which can update in the same pass
     PoolAllocation<Space> gradient{};
     std::vector<PoolAllocation<Space>> converted{};
-    std::vector<Pending<Space>> pending{};  // last, since they borrow what is above
+    std::vector<Exchange<Space>> exchanges{};  // of each buffer, with Reproducible
+    std::vector<Pending<Space>> pending{};     // last, since they borrow what is above
   };
 
   /// Leaves reductions to `finish`. Where gradients are allocated lazily, only the last bucket can keep its memory
@@ -238,6 +242,10 @@ class GradientReducer {
     reduction.ready_on.before(after);
     reduction.ready_on.clear();
     for (auto& buffer : bucket.buffers) {
+      if (tree_.used() && !tree_.keeps())
+        reduction.exchanges.emplace_back(
+            buffer, comms_.reducing(),
+            buffer.exchanged == 0 ? PoolAllocation<Space>() : borrow(buffer.exchanged_bytes(), after));
       if (!buffer.converts()) continue;
       reduction.converted.push_back(borrow(buffer.converted_bytes(), after));
       buffer.converted = {reduction.converted.back().span().data(), buffer.layout.size, buffer.communication_type,
@@ -250,10 +258,16 @@ class GradientReducer {
       return;
     }
     auto& comm = comms_.reducing();
-    for (auto& buffer : bucket.buffers) {
+    for (std::size_t i = 0; i < bucket.buffers.size(); ++i) {
+      auto& buffer = bucket.buffers[i];
       buffer.pack_gradients(after, entries_);
       if (buffer.converts()) cast_to(after, buffer.converted, buffer.gradient);
-      if (policies_.stage == 0) {
+      if (tree_.used()) {
+        tree_.add(buffer, after);
+        if (tree_.keeps() || comm.size() == 1) continue;
+        const auto call = reduction.exchanges[i].call(buffer, order_, location);
+        overlap_ ? keep(reduction, bucket, comm.start(call, after)) : make_in_order(comm, call, after);
+      } else if (policies_.stage == 0) {
         const AllReduce<AnyElement, AnyOp, Space> call{buffer.sent(), buffer.received(adds_),
                                                        average_of(buffer.communication_type), location};
         overlap_ ? keep(reduction, bucket, comm.start(call, after)) : make_in_order(comm, call, after);
@@ -262,7 +276,7 @@ class GradientReducer {
         overlap_ ? keep(reduction, bucket, comm.start(call, after)) : make_in_order(comm, call, after);
       }
     }
-    if (!overlap_) finish(started_ - 1, after);
+    if (!overlap_ || tree_.keeps()) finish(started_ - 1, after);
   } catch (const Error&) {
     explain();
   }
@@ -284,6 +298,7 @@ class GradientReducer {
     for (const auto& memory : bucket.memory) pending.keep(memory);
     if (!reduction.gradient.empty()) pending.keep(reduction.gradient.owner());
     for (const auto& memory : reduction.converted) pending.keep(memory.owner());
+    for (const auto& exchange : reduction.exchanges) pending.keep(exchange.owner());
   }
 
   void finish_next(stream after, OnePassUpdate<Space>* update = nullptr) try {
@@ -294,10 +309,11 @@ class GradientReducer {
     finished_on_.add(after);
     for (auto& pending : reduction.pending) pending.wait(after);
     reduction.pending.clear();
-    for (std::size_t i = 0; i < (moves_ ? bucket.buffers.size() : 0); ++i) {
+    for (std::size_t i = 0; i < (moves_ && !tree_.keeps() ? bucket.buffers.size() : 0); ++i) {
       auto& buffer = bucket.buffers[i];
       if (reduction.deferred)
         make_in_order(comms_.reducing(), reduce_scatter(buffer, update == nullptr ? nullptr : update->of(i)), after);
+      if (tree_.used()) tree_.finish(buffer, reduction.exchanges[i], comms_.reducing(), after, location_);
       const auto part = buffer.received(adds_);
       if (auto* const across = comms_.across())
         make_in_order(*across, AllReduce<AnyElement, AnyOp, Space>{part, part, average_of(part.type()), location_},
@@ -307,8 +323,10 @@ class GradientReducer {
       else if (policies_.stage == 0 && !buffer.separate_gradient_shard)
         buffer.unpack_gradients(after, entries_);
     }
-    if (!reduction.converted.empty() || allocates_gradients_lazily()) pool_.used_on(after);
+    if (!reduction.converted.empty() || !reduction.exchanges.empty() || allocates_gradients_lazily())
+      pool_.used_on(after);
     reduction.converted.clear();
+    reduction.exchanges.clear();
     if (!allocates_gradients_lazily()) return;
     for (const auto member : bucket.members) entries_[member].owned->gradient = {};
     bucket.buffers.front().gradient = {};
@@ -350,6 +368,7 @@ class GradientReducer {
   bool moves_ = false;  // whether gradients are communicated or copied at all
   bool adds_ = false;
   here location_{};  // of the call that started the last reduction
+  GradientTree<Space> tree_;
   std::vector<std::size_t> bucket_of_;
   std::vector<Reduction> reductions_;
   std::size_t count_ = 0;

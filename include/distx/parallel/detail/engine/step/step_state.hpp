@@ -29,6 +29,9 @@ class StepState {
  public:
   enum class Phase : std::uint8_t { backward, reduced, updated, released };
 
+  /// @param counted  whether a step without a micro-batch is incomplete
+  explicit StepState(bool counted = false) noexcept : counted_(counted), last_(!counted) {}
+
   /// Returns why `call` is illegal now, or `none`.
   ///
   /// @param reducing  whether a reduction of this step has started
@@ -83,7 +86,7 @@ class StepState {
   void finish() noexcept {
     phase_ = Phase::backward;
     micro_batches_ = 0;
-    last_ = true;
+    last_ = !counted_;
     skipped_ = idle_ = false;
   }
   void release() noexcept { phase_ = Phase::released; }
@@ -121,6 +124,7 @@ class StepState {
   Phase phase_ = Phase::backward;
   std::size_t micro_batches_ = 0;  // that have begun
   std::size_t count_ = 0;          // that the step will have
+  bool counted_ = false;
   bool last_ = true;
   bool skipped_ = false;
   bool idle_ = false;
