@@ -155,7 +155,7 @@ TEST_CASE("Reproducible keeps its bits after ranks have joined and left") {
   toy::on_ranks(1, [&](auto& comm) {
     auto parameters = stages::owned();
     Training training(comm, parameters, distx::AdamW{}, {.stage = 0});
-    for (const std::size_t first : {0, 2, 4}) steps(training, parameters, first, comm);
+    for (const std::size_t first : std::vector<std::size_t>{0, 2, 4}) steps(training, parameters, first, comm);
     expected = weights_of(training, parameters);
   });
   for (const int stage : {0, 1, 2, 3})
@@ -195,7 +195,7 @@ TEST_CASE("Reproducible rejects numbers of ranks and of micro-batches by name") 
     check(ranks, "argument",
           "the number of ranks, " + std::to_string(ranks) + ", does not divide the 8 virtual ranks of Reproducible<8>",
           nothing);
-  for (const std::size_t count : {1, 2, 8})
+  for (const std::size_t count : std::vector<std::size_t>{1, 2, 8})
     check(2, "argument",
           "invalid .index = 0, .count = " + std::to_string(count) + ": Reproducible<8> on 2 ranks needs .count = 4",
           [&](auto& training, auto&) { static_cast<void>(training.micro_batch({.index = 0, .count = count})); });
