@@ -110,6 +110,8 @@ struct Settings {
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
     app.add_option("--json", json, "output file for losses, times, memory, traffic and the hash of the final weights");
+    app.add_flag("--reproducible", training.reproducible,
+                 "the same weights on 1, 2, 4 and 8 ranks: a step has 8 micro-batches of --batch sequences");
     auto* fake_option = app.add_option("--fake", fake,
                                        "make one step as a rank of a job of that many ranks, without the others, and "
                                        "print what it holds and sends")
@@ -240,7 +242,8 @@ bool train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
                                           {.batch_size = settings.batch,
                                            .shuffle = !settings.in_order,
                                            .seed = settings.seed,
-                                           .remainder = distx::Remainder::drop});
+                                           .remainder = distx::Remainder::drop,
+                                           .blocks = settings.training.reproducible});
   const distx::DataLoader loader(sampler,
                                  [&](std::span<const std::size_t> batch) {
                                    return examples::micro_batches(
@@ -264,7 +267,7 @@ bool train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
       distx::schedules::warm_up(warm_up, distx::schedules::cosine(settings.training.rate(), settings.steps - warm_up));
   const auto pass = [&](const examples::TextBatch& part, double share) {
     const auto loss = model.forward(part.tokens, part.targets, part.length, training);
-    model.backward(training, static_cast<typename Model::Scalar>(share));
+    model.backward(training, static_cast<typename Model::Scalar>(settings.training.reproducible ? 1 : share));
     return loss;
   };
   std::vector<double> losses;
@@ -324,7 +327,7 @@ void print_fake_step(distx::AnyCommunicator<>& data, const Settings& settings, c
                                              [&](auto some) { return corpus.batch(some, length); });
   const auto pass = [&](const examples::TextBatch& part, double share) {
     const auto loss = model.forward(part.tokens, part.targets, part.length, training);
-    model.backward(training, static_cast<typename Model::Scalar>(share));
+    model.backward(training, static_cast<typename Model::Scalar>(settings.training.reproducible ? 1 : share));
     return loss;
   };
   distx::observe::Ledger before;
@@ -427,12 +430,17 @@ void run(distx::AnyConnector& connector, const Settings& settings) {
     examples::Gpt2Output(settings.save_model).prepare();
   });
   const auto on_rank = [&](distx::AnyCommunicator<> comm) {
-    if (settings.mesh.given())
-      train_on_mesh(comm, settings, *task);
-    else if (settings.training.short_weights())
-      train_alike<distx::bfloat16>(comm, settings, *task);
+    Settings own = settings;
+    if (own.training.reproducible) {
+      own.training.accumulate = static_cast<std::size_t>(std::max(1, own.training.virtual_ranks / comm.size()));
+      own.batch *= own.training.accumulate;
+    }
+    if (own.mesh.given())
+      train_on_mesh(comm, own, *task);
+    else if (own.training.short_weights())
+      train_alike<distx::bfloat16>(comm, own, *task);
     else
-      train_alike<float>(comm, settings, *task);
+      train_alike<float>(comm, own, *task);
   };
   if (settings.fake > 0)
     on_rank(distx::AnyCommunicator<>(distx::FakeCommunicator(settings.rank, settings.fake)));

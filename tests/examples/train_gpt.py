@@ -91,6 +91,12 @@ def stages(how):
     for stage in range(4):
         cut = report(how["threads"](2), *few, "--zero", str(stage), "--accumulate", "2")
         agree(f"2 micro-batches, stage {stage}", said["threads", 2, 0], cut, "step_losses")
+    fixed = ["--steps", "20", "--batch", "1", "--sample", "0", "--clip", "0.5", "--reproducible"]
+    for flags in ([], ["--precision", "bf16"], ["--optimizer", "muon"]):
+        same_weights({f"{ranks} {name} at stage {stage}, {' '.join(flags)}":
+                      report(how[name](ranks), *fixed, *flags, "--zero", stage)
+                      for name, ranks, stage in [("threads", 1, "0"), ("threads", 8, "2"), ("shm", 2, "3"), ("mpi", 4, "1")]
+                      if name in how})
 
 
 def splits(how):
@@ -268,6 +274,8 @@ def refuses(program, mpi):
             (["--tokens", short], "must be longer than a context of"),
             (["--in-order"], "--tokens"),
             (["--backend", "smoke-signals"], "--backend"),
+            (["--mesh", "data=1,model=2", "--reproducible"], "leave one of them out"),
+            (["--reproducible", "--accumulate", "2"], "--reproducible supports neither"),
             (["--rank", "1"], "--fake"),
             (["--fake", "4", "--rank", "4"], "--rank 4 is not one of the 4 ranks of --fake"),
         ], mpi)
