@@ -1,4 +1,4 @@
-// expect: distx::Reproducible: the number of virtual ranks must be a power of two, such as Reproducible<8>
+// expect: distx::DataParallel: the number of virtual ranks of Reproducible must be a power of two, such as Reproducible<8>
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

@@ -71,12 +71,9 @@ struct Hybrid {};
 ///
 /// Ranks must compute the same gradient from the same micro-batch: same program, same processor features. Not with
 /// Accumulate, Hybrid, `announce_batch` or a MeshParallel; in host memory.
+/// @tparam V  a power of two
 template <int V>
-struct Reproducible {
-  static constexpr int virtual_ranks = V;
-  static_assert(V > 0 && (V & (V - 1)) == 0,
-                "distx::Reproducible: the number of virtual ranks must be a power of two, such as Reproducible<8>");
-};
+struct Reproducible {};
 
 /// The policy for a training that survives the loss of ranks: each rank also keeps the shards of the rank before it, as
 /// they were after the last step, so that `recover` continues without a checkpoint, also on further ranks.
@@ -118,9 +115,12 @@ inline constexpr std::size_t replicates_named = (std::size_t{0} + ... + (std::is
 template <class P>
 inline constexpr int virtual_ranks_named = 0;
 template <int V>
-inline constexpr int virtual_ranks_named<Reproducible<V>> = Reproducible<V>::virtual_ranks;
+inline constexpr int virtual_ranks_named<Reproducible<V>> = V;
 template <class P>
-inline constexpr bool is_reproducible = virtual_ranks_named<P> > 0;
+inline constexpr bool is_reproducible = false;
+template <int V>
+inline constexpr bool is_reproducible<Reproducible<V>> = true;
+[[nodiscard]] constexpr bool is_power_of_two(int n) noexcept { return n > 0 && (n & (n - 1)) == 0; }
 template <class... Ps>
 inline constexpr int virtual_ranks_of = (0 + ... + virtual_ranks_named<Ps>);
 
@@ -172,6 +172,7 @@ enum class PolicyFault {
   no_stage,
   whole_gradients,
   nothing_sharded,
+  virtual_ranks,
   reproducible_accumulates,
   reproducible_hybrid,
   reproducible_elsewhere
@@ -207,6 +208,8 @@ constexpr PolicyFault policy_fault() {
   if (stages_named<Ps...> > 1) return PolicyFault::two_stages;
   if (spaces_named<Ps...> > 1) return PolicyFault::two_spaces;
   constexpr bool reproducible = (false || ... || is_reproducible<Ps>);
+  if (!(true && ... && (!is_reproducible<Ps> || is_power_of_two(virtual_ranks_named<Ps>))))
+    return PolicyFault::virtual_ranks;
   if (accumulations_named<Ps...> > 1)
     return reproducible ? PolicyFault::reproducible_accumulates : PolicyFault::two_accumulations;
   if (reproducible && hybrid_named<Ps...>) return PolicyFault::reproducible_hybrid;
@@ -240,6 +243,9 @@ constexpr bool diagnose_policies() {
                 "distx::DataParallel: the policies contain On<Space> twice; keep one memory space");
   static_assert(fault != PolicyFault::two_accumulations,
                 "distx::DataParallel: the policies contain Accumulate twice; keep Local or Sharded");
+  static_assert(fault != PolicyFault::virtual_ranks,
+                "distx::DataParallel: the number of virtual ranks of Reproducible must be a power of two, such as "
+                "Reproducible<8>");
   static_assert(fault != PolicyFault::reproducible_accumulates,
                 "distx::DataParallel: Reproducible says how gradients of micro-batches are added; keep it once, and "
                 "remove Accumulate");
