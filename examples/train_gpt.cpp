@@ -409,6 +409,11 @@ void run(distx::AnyConnector& connector, const Settings& settings) {
     if (settings.fake > 0 && settings.rank >= settings.fake)
       throw distx::InvalidArgument("--rank " + std::to_string(settings.rank) + " is not one of the " +
                                    std::to_string(settings.fake) + " ranks of --fake");
+    for (const auto& [flag, value] :
+         {std::pair("--checkpoint", settings.checkpoint.directory), std::pair("--logits", settings.logits),
+          std::pair("--save-model", settings.save_model)})
+      if (settings.fake > 0 && !value.empty())
+        throw distx::InvalidArgument("--fake trains no weights to save: leave out " + std::string(flag));
     if (settings.fake > 0 && connector.size() > 1)
       throw distx::InvalidArgument("--fake is one rank without the others: start the program without a launcher");
     settings.training.check("--batch", settings.batch);

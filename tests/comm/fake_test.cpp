@@ -44,6 +44,28 @@ TEST_CASE("a fake rank reduces 100,000 operands") {
   CHECK(x == vector<double>(10'000, 50'000.0));
 }
 
+TEST_CASE("a fake rank's sums of narrow floats are rounded once") {
+  FakeCommunicator three(0, 3), many(0, 16'384);
+  vector<distx::bfloat16> x{distx::bfloat16(1.0078125f)};  // whose third is not a bfloat16
+  distx::all_reduce(three, x, distx::average);
+  CHECK(static_cast<float>(x[0]) == 1.0078125f);
+  vector<distx::float16> y{distx::float16(100.0f)};
+  distx::all_reduce(many, y, distx::average);  // whose sum is not a float16
+  CHECK(static_cast<float>(y[0]) == 100.0f);
+}
+
+TEST_CASE("a loop of tests ends on a fake rank, and calls of one rank take no time") {
+  FakeCommunicator comm(3, 8, distx::WireSpeed{10us, 1e9});
+  vector<float> x(1000);
+  auto alone = distx::groups(comm, {{3}});
+  auto pending = distx::start_all_reduce(comm, x, distx::sum);
+  const auto before = comm.now();
+  distx::barrier(alone);
+  CHECK(comm.now() == before);
+  while (!pending.test()) continue;
+  CHECK(comm.now() > before);
+}
+
 TEST_CASE("a fake rank's calls are checked as those of any other") {
   FakeCommunicator comm(1, 3);
   vector<float> x(3), y(2);

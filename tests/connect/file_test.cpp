@@ -313,7 +313,7 @@ TEST_CASE("different sizes throw ConnectError on every rank") {
       FileConnector connector(folder.path(), rank, rank == 1 ? sizes_of_1 : 3, {.deadline = seconds(20)});
     });
     const auto thrown = "rank 1 expects " + std::to_string(sizes_of_1) +
-                        " ranks, rank 0 3: start every rank with the same size (DISTX_SIZE)";
+                        " ranks, rank 0 expects 3: start every rank with the same size";
     CHECK(messages[0] == "distx: connect on rank 0 of 3 (file): " + thrown);
     for (const auto& said : messages) CHECK(contains(said, thrown));
   }

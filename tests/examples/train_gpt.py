@@ -277,6 +277,7 @@ def refuses(program, mpi):
             (["--mesh", "data=1,model=2", "--reproducible"], "leave one of them out"),
             (["--reproducible", "--accumulate", "2"], "--reproducible supports neither"),
             (["--rank", "1"], "--fake"),
+            (["--fake", "4", "--save-model", os.path.join(folder, "model")], "leave out --save-model"),
             (["--fake", "4", "--rank", "4"], "--rank 4 is not one of the 4 ranks of --fake"),
         ], mpi)
         if sorted(os.listdir(folder)) != before:

@@ -13,6 +13,7 @@
 #include "distx/comm/runtime/peer_views.hpp"
 #include "distx/comm/wire_speed.hpp"
 #include "distx/core/detail/revocation_reason.hpp"
+#include "distx/memory/detail/widened.hpp"
 
 namespace distx::inline DISTX_ABI {
 
@@ -36,7 +37,6 @@ class SimulatedClock {
     const std::lock_guard lock(mutex_);
     return free_ = std::max(free_, now_) + time;
   }
-  [[nodiscard]] bool passed(duration due) const { return now() >= due; }
   void wait_until(duration due) {
     const std::lock_guard lock(mutex_);
     if (due <= now_) return;
@@ -61,29 +61,41 @@ inline void copy_and_zero(std::byte* to, std::size_t to_bytes, const std::byte* 
   if (to_bytes > common) std::memset(to + common, 0, to_bytes - common);
 }
 
-/// Reduces `ranks` equal operands, by doubling.
-inline void reduce_equal(const AnyOp& op, const std::byte* operand, std::byte* target, std::size_t bytes,
-                         std::size_t element_bytes, int ranks) {
-  constexpr std::size_t block = 4096;
-  alignas(16) std::array<std::byte, block> power, sum;
-  const AnyOp step = op.unfinished();
-  for (std::size_t begin = 0; begin < bytes; begin += block) {
-    const std::size_t part = std::min(block, bytes - begin), count = part / element_bytes;
-    const auto add = [&](const AnyOp& by, std::byte* to, std::initializer_list<const void*> operands) {
-      void* const targets[] = {to};
-      by.reduce(targets, 1, operands.begin(), operands.size(), count, ranks);
+/// Reduces `ranks` equal operands, by doubling; sums of reduced-precision types are rounded once, at the end.
+inline void reduce_equal(const AnyOp& op, Span<const AnyElement> operand, Span<AnyElement> target, int ranks) {
+  constexpr std::size_t most = 512;
+  alignas(16) std::array<std::byte, 16 * most> power, sum;
+  const bool wide = is_narrow_float(op.type());
+  const AnyOp last = wide ? op.widened() : op, step = last.unfinished();
+  const std::size_t width = wide ? sizeof(float) : operand.element_bytes();
+  for (std::size_t begin = 0; begin < operand.size(); begin += most) {
+    const auto from = operand.subspan(begin, std::min(most, operand.size() - begin));
+    const auto to = target.subspan(begin, from.size());
+    const auto add_power = [&](std::byte* at) {
+      void* const targets[] = {at};
+      const void* const operands[] = {at, power.data()};
+      step.reduce(targets, 1, operands, 2, from.size(), ranks);
     };
-    std::memcpy(power.data(), operand + begin, part);
+    if (wide)
+      widen(from, reinterpret_cast<float*>(power.data()));
+    else
+      std::memcpy(power.data(), from.bytes(), from.size_bytes());
     bool empty = true;
     for (auto left = static_cast<unsigned>(ranks); left != 0; left >>= 1U) {
       if ((left & 1U) != 0 && empty)
-        std::memcpy(sum.data(), power.data(), part);
+        std::memcpy(sum.data(), power.data(), from.size() * width);
       else if ((left & 1U) != 0)
-        add(step, sum.data(), {sum.data(), power.data()});
+        add_power(sum.data());
       empty = empty && (left & 1U) == 0;
-      if (left > 1) add(step, power.data(), {power.data(), power.data()});
+      if (left > 1) add_power(power.data());
     }
-    add(op, target + begin, {sum.data()});
+    void* const targets[] = {sum.data()};
+    const void* const operands[] = {sum.data()};
+    if (last.finishes()) last.reduce(targets, 1, operands, 1, from.size(), ranks);
+    if (wide)
+      narrow(reinterpret_cast<const float*>(sum.data()), to);
+    else
+      std::memcpy(to.bytes(), sum.data(), to.size_bytes());
   }
 }
 
@@ -126,7 +138,7 @@ class FakeBackend {
       throw InvalidArgument("a fake rank cannot ask the others for their colors: use `groups`, which takes all of them",
                             context);
     std::vector<SplitRequest> all;
-    for (int rank = 0; rank < self_.size; ++rank) all.push_back(rule.of(self_.size == 1 ? self_.rank : rank));
+    for (int rank = 0; rank < self_.size; ++rank) all.push_back(rule.of(rank));
     const auto group = group_of(all, all[static_cast<std::size_t>(self_.rank)].color);
     const auto rank = std::ranges::find(group, self_.rank, &SplitRequest::rank) - group.begin();
     return State::make(static_cast<int>(rank), static_cast<int>(group.size()), clock_, time_);
@@ -136,7 +148,12 @@ class FakeBackend {
   struct Started final : Operation<Host> {
     Started(std::shared_ptr<State> owner, std::chrono::nanoseconds end, const ErrorContext& of)
         : state(std::move(owner)), due(end), context(of) {}
-    bool test() noexcept override { return state->backend.clock().passed(due); }
+    bool test() noexcept override {
+      SimulatedClock& clock = state->backend.clock();
+      if (clock.now() >= due) return true;
+      clock.compute(std::chrono::microseconds(1));  // so that a loop of tests ends
+      return false;
+    }
     void complete() override {
       state->backend.check_usable(context);
       state->backend.clock().wait_until(due);
@@ -150,8 +167,8 @@ class FakeBackend {
   /// Completes a call as if all ranks passed equal operands. Returns when it leaves the link.
   [[nodiscard]] std::chrono::nanoseconds begin(const Call<Host>& call) {
     complete_as_equal(call);
-    const bool moves = self_.size > 1 && time_ != nullptr;
-    return clock_->transfer(moves ? time_(call, self_.rank, self_.size) : std::chrono::nanoseconds(0));
+    if (self_.size == 1 || time_ == nullptr) return clock_->now();
+    return clock_->transfer(time_(call, self_.rank, self_.size));
   }
   void complete_as_equal(const Call<Host>& c) const;
 
@@ -179,8 +196,9 @@ inline void FakeBackend::complete_as_equal(const Call<Host>& c) const {
     own_bytes = sends_blocks ? block_count(c.counts, equal, self_.rank) * width : 0;
   }
   if (traits.reduces) {
-    if (own_bytes != 0) reduce_equal(c.op, own, c.receive.bytes(), own_bytes, width, self_.size);
-    return;
+    const std::size_t begin = static_cast<std::size_t>(own - c.send.bytes()) / width;
+    return reduce_equal(c.op, c.send.subspan(begin, own_bytes / width), c.receive.subspan(0, own_bytes / width),
+                        self_.size);
   }
   if (c.kind != all_gather && c.kind != gather && c.kind != all_to_all)
     return copy_and_zero(c.receive.bytes(), c.receive.size_bytes(), own, own_bytes);
@@ -201,10 +219,11 @@ inline void FakeBackend::complete_as_equal(const Call<Host>& c) const {
 /// It moves nothing and never waits. A call is checked as far as one rank can check it, and gives what it would give if
 /// every other rank passed the same operands as this one: a sum is `size` times the operand, and each block that other
 /// ranks send equals the block that this rank sends itself. Elements for which this rank has no counterpart are zero:
-/// messages, the block of a scatter on ranks other than its root, and the rest of longer blocks.
+/// what `receive` receives, the block of a scatter on ranks other than its root, and the rest of longer blocks.
 ///
 /// It keeps a simulated time: `compute` passes it, and a call occupies the rank's one link, in the order of the calls,
-/// for the time that the constructor's function returns. Blocking calls and waits move the time to the end of the call.
+/// for the time that the constructor's function returns. Blocking calls and waits move the time to the end of the call;
+/// a `test` of a call that is not complete takes 1 us.
 /// Groups and other handles share the time and the link. `split(color, key)` is an InvalidArgument if there are several
 /// ranks, since this one does not know the others' colors; `groups`, meshes and trainings work.
 class FakeCommunicator : public detail::BasicCommunicator<FakeCommunicator, detail::FakeBackend> {

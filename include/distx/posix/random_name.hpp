@@ -8,7 +8,7 @@
 
 namespace distx::inline DISTX_ABI::detail::posix {
 
-/// Returns a random name of hexadecimal digits that no other process has.
+/// Returns a random name of hexadecimal digits that no other process has or can guess: it serves as a token, too.
 [[nodiscard]] inline std::string random_name(std::size_t digits) {
   std::random_device random;
   std::string name;

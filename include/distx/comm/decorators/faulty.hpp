@@ -167,7 +167,10 @@ class Faulty : public detail::Decorator<C> {
 
   [[nodiscard]] Faulty share() const { return Faulty(this->inner().share(), this->groups(), schedule_); }
   [[nodiscard]] Faulty split(int color, int key, std::source_location location = std::source_location::current()) {
-    return Faulty(this->split_inner(color, key, location), std::make_shared<detail::GroupCache>(), schedule_);
+    return split(detail::SplitRule(color, key), location);
+  }
+  [[nodiscard]] Faulty split(const detail::SplitRule& rule, const std::source_location& location) {
+    return Faulty(detail::split_by(this->inner(), rule, location), std::make_shared<detail::GroupCache>(), schedule_);
   }
 
   /// Returns the number of faults that this rank has caused.

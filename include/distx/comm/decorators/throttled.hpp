@@ -22,11 +22,10 @@ class EmulatedWire {
 
   explicit EmulatedWire(const WireSpeed& speed) : speed_(speed) {}
 
-  [[nodiscard]] std::chrono::nanoseconds duration(const WireBytes& bytes) const { return speed_.duration(bytes); }
   /// Returns when a transfer that is enqueued at `now` has left the link.
-  [[nodiscard]] clock::time_point occupy(clock::time_point now, std::chrono::nanoseconds duration) {
+  [[nodiscard]] clock::time_point occupy(clock::time_point now, const WireBytes& bytes) {
     const std::lock_guard lock(mutex_);
-    free_ = std::max(free_, now) + duration;
+    free_ = std::max(free_, now) + speed_.duration(bytes);
     return free_;
   }
 
@@ -94,7 +93,10 @@ class Throttled : public detail::Decorator<C> {
 
   [[nodiscard]] Throttled share() const { return Throttled(this->inner().share(), this->groups(), wire_); }
   [[nodiscard]] Throttled split(int color, int key, std::source_location location = std::source_location::current()) {
-    return Throttled(this->split_inner(color, key, location), std::make_shared<detail::GroupCache>(), wire_);
+    return split(detail::SplitRule(color, key), location);
+  }
+  [[nodiscard]] Throttled split(const detail::SplitRule& rule, const std::source_location& location) {
+    return Throttled(detail::split_by(this->inner(), rule, location), std::make_shared<detail::GroupCache>(), wire_);
   }
 
  private:
@@ -104,7 +106,7 @@ class Throttled : public detail::Decorator<C> {
   template <class Call>
   [[nodiscard]] clock::time_point due(const Call& call, clock::time_point begin) {
     if (this->size() == 1) return begin;
-    return wire_->occupy(begin, wire_->duration(wire_bytes(call, this->rank(), this->size())));
+    return wire_->occupy(begin, wire_bytes(call, this->rank(), this->size()));
   }
 
   std::shared_ptr<detail::EmulatedWire> wire_;

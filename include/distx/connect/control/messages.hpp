@@ -172,13 +172,13 @@ inline void check_rank(int rank, int size, std::string_view backend) {
 }
 [[nodiscard]] inline SentError other_size(int rank, int their_size, int size) {
   return {'c', -1,
-          "rank " + std::to_string(rank) + " expects " + std::to_string(their_size) + " ranks, rank 0 " +
-              std::to_string(size) + ": start every rank with the same size (DISTX_SIZE)"};
+          "rank " + std::to_string(rank) + " expects " + std::to_string(their_size) + " ranks, rank 0 expects " +
+              std::to_string(size) + ": start every rank with the same size"};
 }
 [[nodiscard]] inline SentError twins(int rank, const Process& one, const Process& other) {
   return {'c', -1,
           "two processes have rank " + std::to_string(rank) + " (" + one.to_string() + " and " + other.to_string() +
-              "): give every process a different rank (DISTX_RANK)"};
+              "): give every process a different rank"};
 }
 [[nodiscard]] inline SentError exited_early(int rank, int size, const Process& process) {
   return {'f', rank, name_of(rank, size) + " (" + process.to_string() + ") exited before all ranks had joined"};

@@ -60,7 +60,7 @@ class ControlRoot {
     return name(rank) + " (" + record(rank).process.to_string() + ")";
   }
   /// Returns whether a rank may not enter the calls of the others any more.
-  [[nodiscard]] bool is_in_error() const noexcept { return refused_ || has_failure_ || timed_out_ || is_notified_; }
+  [[nodiscard]] bool is_in_error() const noexcept { return refused_ || failure_ || timed_out_ || is_notified_; }
 
   void send(int rank, const Frame& frame) {
     if (auto* channel = record(rank).channel) channel->deliver(frame);
@@ -135,11 +135,12 @@ class ControlRoot {
     if (!joined_ && !refused_)
       refuse(how == RankEnd::exited ? exited_early(rank, size(), ended.process) : SentError{'r', rank, message});
     ended.presence = RankRecord::Presence::over;
-    const bool first_failure = how != RankEnd::left && !std::exchange(has_failure_, true);
+    const bool first_failure = how != RankEnd::left && !failure_;
     if (!first_end_ || first_failure) first_end_ = SentError{how == RankEnd::threw ? 'r' : 'f', rank, message};
-    // Ranks meet the other ends in their calls; a message to each rank of each end would be n^2 messages.
-    if (first_failure || rank == 0)
-      send_all(FrameWriter(FrameKind::ended).number(rank).number(how).text(message).finish());
+    const Frame frame = FrameWriter(FrameKind::ended).number(rank).number(how).text(message).finish();
+    if (first_failure) failure_ = frame;
+    // Ranks learn of further ends from their calls: a message to each rank of each end would be n^2 messages.
+    if (first_failure || rank == 0) send_all(frame);
     settle_call();
     settle_shrink(Deadline::clock::now());
   }
@@ -169,12 +170,14 @@ class ControlRoot {
       FrameWriter out(FrameKind::regrouped);
       channel->deliver(out.number(of.rank).number(of.size).number(of.local_rank).number(of.local_size).finish());
     }
+    if (failure_) send_all(*failure_);  // of a rank that had entered the call of `grow`
   }
   /// Continues with these ranks.
   void replace(std::vector<RankRecord> next) {
     ranks_ = std::move(next);
     first_end_.reset();
-    has_failure_ = timed_out_ = is_notified_ = false;
+    failure_.reset();
+    timed_out_ = is_notified_ = false;
     announce_group();
   }
   /// Continues with the ranks that have entered `shrink`, once the others have ended or the deadline is over.
@@ -298,7 +301,7 @@ class ControlRoot {
   std::string_view backend_;
   bool rank_0_serves_;
   std::map<std::uint64_t, std::string> published_;
-  bool has_failure_ = false;
+  std::optional<Frame> failure_{};  ///< notifies a rank of the first failure
   bool timed_out_ = false;
   bool is_notified_ = false;  ///< of a failure, since the last call of all ranks
 
