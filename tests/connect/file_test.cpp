@@ -321,7 +321,7 @@ TEST_CASE("different sizes throw ConnectError on every rank") {
   const auto messages = each(2, [&](int rank) {
     FileConnector connector(folder.path(), rank * 5, rank == 0 ? 3 : 6, {.deadline = seconds(20)});
   });
-  for (const auto& said : messages) CHECK(contains(said, "rank 5 expects 6 ranks, rank 0 3"));
+  for (const auto& said : messages) CHECK(contains(said, "rank 5 expects 6 ranks, rank 0 expects 3"));
   CHECK(folder.empty());
 }
 

@@ -235,8 +235,8 @@ int refused(const std::vector<std::pair<int, int>>& ranks_and_sizes, const std::
 }
 
 TEST_CASE("different sizes, and two processes of one rank, throw ConnectError on every rank over TCP") {
-  CHECK(refused({{0, 3}, {1, 3}, {2, 4}}, {"rank 2 expects 4 ranks, rank 0 3"}) == 3);
-  CHECK(refused({{0, 2}, {2, 3}}, {"rank 2 expects 3 ranks, rank 0 2"}) == 2);
+  CHECK(refused({{0, 3}, {1, 3}, {2, 4}}, {"rank 2 expects 4 ranks, rank 0 expects 3"}) == 3);
+  CHECK(refused({{0, 2}, {2, 3}}, {"rank 2 expects 3 ranks, rank 0 expects 2"}) == 2);
   CHECK(refused({{0, 3}, {1, 3}, {1, 3}}, {"two processes have rank 1 (pid ", ": give every process"}) == 3);
   CHECK(refused({{0, 3}, {0, 3}, {1, 3}}, {"two processes have rank 0 (pid "}) == 3);
 }
@@ -529,7 +529,7 @@ TEST_CASE("a process that joins a job that has all its ranks is refused, and the
           check_laws(connector);
         }) == Messages(2));
   CHECK(contains(extra, "two processes have rank 1 (pid "));
-  CHECK(contains(another, "rank 1 expects 5 ranks, rank 0 2"));
+  CHECK(contains(another, "rank 1 expects 5 ranks, rank 0 expects 2"));
 }
 
 TEST_CASE("a message of a megabyte, and one that is too long") {

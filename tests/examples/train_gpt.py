@@ -163,12 +163,13 @@ def fakes(how, program):
 def precision(how):
     """The master weights are float: what bfloat16 would round away adds up."""
     few = ["--steps", "300", "--batch", "8", "--sample", "0"]
-    full = report(how["threads"](2), *few)["held_out_loss"]
-    said = {stage: report(how["threads"](2), *few, "--precision", "bf16", "--zero", str(stage)) for stage in (0, 3)}
+    calm = [*few, "--learning-rate", "1e-3"]  # larger ones amplify each rounding, on some texts by more than the bound
+    full = report(how["threads"](2), *calm)["held_out_loss"]
+    said = {stage: report(how["threads"](2), *calm, "--precision", "bf16", "--zero", str(stage)) for stage in (0, 3)}
     same_weights(said)
     short = said[0]["held_out_loss"]
     print(f"held-out loss {full:.4f} in f32, {short:.4f} in bf16", flush=True)
-    if not short < full + 0.05:
+    if not short < full + 0.01:
         sys.exit("bf16 does not learn as f32 does")
     cut = report(how["shm"](2), *few, "--precision", "bf16", "--zero", "2", "--accumulate", "4", "--optimizer", "sgd")
     if not cut["step_losses"][-1] < cut["step_losses"][0] - 1:
