@@ -281,6 +281,7 @@ Growth soak_processes(Connector& connector, std::chrono::seconds time, std::uint
 }  // namespace
 
 int main(int argc, char** argv) try {
+  ::mallopt(M_ARENA_MAX, 1);  // malloc_trim releases the last free block of the main arena only
   if (argc < 3) fail("usage: soak threads|shm|gloo|mpi SECONDS [SEED]");
   const std::string_view backend = argv[1];
   const std::chrono::seconds time(std::atoi(argv[2]));

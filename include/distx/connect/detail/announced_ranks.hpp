@@ -134,7 +134,7 @@ inline void check_other_launchers(const AnnouncedRanks& chosen) {
     throw ConnectError(sources->first + " contradicts " + sources->second +
                            ": two launchers announce different ranks; start the ranks by one of them, unset what the "
                            "other sets (of " +
-                           variables + ")" + schemes,
+                           variables.append(")").append(schemes),
                        {.operation = "connect"});
   }
 }

@@ -52,7 +52,7 @@ class ConnectUrl {
     for (const auto& allowed : names) all.append(all.empty() ? "" : ", ").append(allowed);
     for (const auto& [name, value] : parameters_)
       if (std::ranges::find(names, name) == names.end())
-        refuse("unknown parameter '" + name + "'; " + scheme_ + ":// has " + all);
+        refuse(("unknown parameter '" + name + "'; ").append(scheme_).append(":// has ").append(all));
   }
   [[nodiscard]] std::string parameter(const std::string& name) const {
     const auto found = parameters_.find(name);
