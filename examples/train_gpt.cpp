@@ -230,6 +230,17 @@ void write_logits(const distx::AnyCommunicator<>& comm, Model& model, Training& 
                 std::as_bytes(std::span(logits.data(), static_cast<std::size_t>(logits.size())))}});
 }
 
+/// Returns the forward and backward pass of one micro-batch, for examples::train_step.
+template <class Model, class Training>
+auto pass_of(Model& model, Training& training, const Settings& settings) {
+  return [&](const examples::TextBatch& part, double share) {
+    const auto loss = model.forward(part.tokens, part.targets, part.length, training);
+    // Reproducible averages micro-batches itself.
+    model.backward(training, static_cast<typename Model::Scalar>(settings.training.reproducible ? 1 : share));
+    return loss;
+  };
+}
+
 /// @param data the ranks that batches are split over; a part of the ranks of `comm`
 /// @return whether all steps are made
 template <class Model, class Training>
@@ -265,11 +276,7 @@ bool train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
   const std::size_t warm_up = settings.steps / 20;
   const auto rate =
       distx::schedules::warm_up(warm_up, distx::schedules::cosine(settings.training.rate(), settings.steps - warm_up));
-  const auto pass = [&](const examples::TextBatch& part, double share) {
-    const auto loss = model.forward(part.tokens, part.targets, part.length, training);
-    model.backward(training, static_cast<typename Model::Scalar>(settings.training.reproducible ? 1 : share));
-    return loss;
-  };
+  const auto pass = pass_of(model, training, settings);
   std::vector<double> losses;
   examples::CheckpointFlags::Start at{0, sampler.position(0)};
   if constexpr (requires { training.load({}); }) at = settings.checkpoint.begin(training, sampler);
@@ -325,11 +332,7 @@ void print_fake_step(distx::AnyCommunicator<>& data, const Settings& settings, c
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = i % corpus.sequences(length);
   const auto parts = examples::micro_batches(numbers, settings.training.accumulate,
                                              [&](auto some) { return corpus.batch(some, length); });
-  const auto pass = [&](const examples::TextBatch& part, double share) {
-    const auto loss = model.forward(part.tokens, part.targets, part.length, training);
-    model.backward(training, static_cast<typename Model::Scalar>(settings.training.reproducible ? 1 : share));
-    return loss;
-  };
+  const auto pass = pass_of(model, training, settings);
   distx::observe::Ledger before;
   for (int step = 0; step < 2; ++step) {  // in the second step the order of units is known
     before = metered.ledger();

@@ -54,7 +54,7 @@ class SimulatedClock {
   duration now_{0}, free_{0}, waited_{0};
 };
 
-/// Copies as many elements as both blocks have, and zeros the rest of the target.
+/// Copies the part that both blocks have, and zeros the rest of the target.
 inline void copy_and_zero(std::byte* to, std::size_t to_bytes, const std::byte* from, std::size_t from_bytes) noexcept {
   const std::size_t common = std::min(to_bytes, from_bytes);
   copy_bytes(to, from, common);
@@ -63,13 +63,13 @@ inline void copy_and_zero(std::byte* to, std::size_t to_bytes, const std::byte* 
 
 /// Reduces `ranks` equal operands, by doubling; sums of reduced-precision types are rounded once, at the end.
 inline void reduce_equal(const AnyOp& op, Span<const AnyElement> operand, Span<AnyElement> target, int ranks) {
-  constexpr std::size_t most = 512;
-  alignas(16) std::array<std::byte, 16 * most> power, sum;
+  constexpr std::size_t block = 512;  // elements, of 16 bytes at most
+  alignas(16) std::array<std::byte, 16 * block> power, sum;
   const bool wide = is_narrow_float(op.type());
   const AnyOp last = wide ? op.widened() : op, step = last.unfinished();
   const std::size_t width = wide ? sizeof(float) : operand.element_bytes();
-  for (std::size_t begin = 0; begin < operand.size(); begin += most) {
-    const auto from = operand.subspan(begin, std::min(most, operand.size() - begin));
+  for (std::size_t begin = 0; begin < operand.size(); begin += block) {
+    const auto from = operand.subspan(begin, std::min(block, operand.size() - begin));
     const auto to = target.subspan(begin, from.size());
     const auto add_power = [&](std::byte* at) {
       void* const targets[] = {at};
@@ -216,10 +216,10 @@ inline void FakeBackend::complete_as_equal(const Call<Host>& c) const {
 
 /// One rank of any number, in one process: to find out what a program does as rank 7,123 of 16,384.
 ///
-/// It moves nothing and never waits. A call is checked as far as one rank can check it, and gives what it would give if
-/// every other rank passed the same operands as this one: a sum is `size` times the operand, and each block that other
-/// ranks send equals the block that this rank sends itself. Elements for which this rank has no counterpart are zero:
-/// what `receive` receives, the block of a scatter on ranks other than its root, and the rest of longer blocks.
+/// It moves nothing and does not block. A call is checked as far as one rank can check it, and gives what it would give
+/// if every other rank passed the same operands as this one: a sum is `size` times the operand, and each block that
+/// other ranks send equals the block that this rank sends itself. Elements for which this rank has no counterpart are
+/// zero: what `receive` receives, the block of a scatter on ranks other than its root, and the rest of longer blocks.
 ///
 /// It keeps a simulated time: `compute` passes it, and a call occupies the rank's one link, in the order of the calls,
 /// for the time that the constructor's function returns. Blocking calls and waits move the time to the end of the call;

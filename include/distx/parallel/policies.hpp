@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <bit>
 #include <cstddef>
 #include <optional>
 #include <type_traits>
@@ -120,7 +121,6 @@ template <class P>
 inline constexpr bool is_reproducible = false;
 template <int V>
 inline constexpr bool is_reproducible<Reproducible<V>> = true;
-[[nodiscard]] constexpr bool is_power_of_two(int n) noexcept { return n > 0 && (n & (n - 1)) == 0; }
 template <class... Ps>
 inline constexpr int virtual_ranks_of = (0 + ... + virtual_ranks_named<Ps>);
 
@@ -208,7 +208,9 @@ constexpr PolicyFault policy_fault() {
   if (stages_named<Ps...> > 1) return PolicyFault::two_stages;
   if (spaces_named<Ps...> > 1) return PolicyFault::two_spaces;
   constexpr bool reproducible = (false || ... || is_reproducible<Ps>);
-  if (!(true && ... && (!is_reproducible<Ps> || is_power_of_two(virtual_ranks_named<Ps>))))
+  if (!(true && ... &&
+        (!is_reproducible<Ps> ||
+         (virtual_ranks_named<Ps> > 0 && std::has_single_bit(static_cast<unsigned>(virtual_ranks_named<Ps>))))))
     return PolicyFault::virtual_ranks;
   if (accumulations_named<Ps...> > 1)
     return reproducible ? PolicyFault::reproducible_accumulates : PolicyFault::two_accumulations;

@@ -43,12 +43,9 @@ class ControlTransport {
 /// `shrink` and `grow`.
 class ControlGroup final : public FailureChannel, public RankNumbers {
  public:
-  ControlGroup(std::string_view backend, const Timeout& deadline, const NextGroup& members,
+  ControlGroup(std::string_view backend, const Timeout& deadline, const RankNumbers& numbers,
                std::shared_ptr<ControlTransport> transport)
-      : RankNumbers(members.rank, members.size, members.local_rank, members.local_size),
-        backend_(backend),
-        deadline_(deadline),
-        transport_(std::move(transport)) {}
+      : RankNumbers(numbers), backend_(backend), deadline_(deadline), transport_(std::move(transport)) {}
   ControlGroup(const ControlGroup&) = delete;
   ControlGroup& operator=(const ControlGroup&) = delete;
   ~ControlGroup() override {

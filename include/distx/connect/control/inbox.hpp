@@ -38,8 +38,8 @@ class Inbox final : public RankChannel {
     FrameReader in(frame.body);
     switch (frame.kind) {
       case FrameKind::regrouped: {
-        const NextGroup next{in.small(1 << 20), in.small(1 << 20), in.small(1 << 20), in.small(1 << 20)};
-        if (!in.complete() || next.rank >= next.size || next.local_rank >= next.local_size) return false;
+        const RankNumbers next{in.small(1 << 20), in.small(1 << 20), in.small(1 << 20), in.small(1 << 20)};
+        if (!in.complete() || next.rank() >= next.size() || next.local_rank() >= next.local_size()) return false;
         next_ = next;
         reply_.reset();  // these concern the group before
         root_end_.reset();
@@ -91,7 +91,7 @@ class Inbox final : public RankChannel {
   }
   /// Waits for the next group; null at the end of the wait.
   /// @throws the error that the root has sent
-  [[nodiscard]] std::optional<NextGroup> await_next(time_point end, const ErrorContext& context) {
+  [[nodiscard]] std::optional<RankNumbers> await_next(time_point end, const ErrorContext& context) {
     auto next = await(next_, end, context);
     const std::lock_guard lock(mutex_);
     if (error_) error_->raise(context);  // the root may have notified this rank before that it cannot continue
@@ -127,7 +127,7 @@ class Inbox final : public RankChannel {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<NextGroup> next_;
+  std::optional<RankNumbers> next_;
   std::optional<Frame> reply_;
   std::optional<SentError> error_;     ///< no call can succeed any more
   std::optional<SentError> root_end_;  ///< rank 0 has left

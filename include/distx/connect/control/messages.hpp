@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "distx/connect/connector.hpp"
 #include "distx/connect/control/frame.hpp"
 #include "distx/core/deadline.hpp"
 #include "distx/core/error.hpp"
@@ -59,24 +60,17 @@ struct SentError {
 /// The ways in which a rank can end.
 enum class RankEnd : std::uint8_t { left, threw, exited };
 
-/// One rank's numbers in the group of the ranks that have joined or that continue after `shrink` or `grow`.
-struct NextGroup {
-  int rank = 0;
-  int size = 0;
-  int local_rank = 0;
-  int local_size = 0;
-};
 /// Returns the numbers of each rank.
 /// @param ranks  objects from which `process_of` returns a Process
 template <class Ranks, class ProcessOf = std::identity>
-[[nodiscard]] std::vector<NextGroup> numbers_of(const Ranks& ranks, ProcessOf process_of = {}) {
-  std::map<std::string_view, int> on_host;
-  std::vector<NextGroup> all;
+[[nodiscard]] std::vector<RankNumbers> numbers_of(const Ranks& ranks, ProcessOf process_of = {}) {
+  const auto host_of = [&](const auto& rank) -> std::string_view { return std::invoke(process_of, rank).host; };
+  std::map<std::string_view, int> local_sizes, local_ranks;
+  for (const auto& rank : ranks) ++local_sizes[host_of(rank)];
+  std::vector<RankNumbers> all;
   for (const auto& rank : ranks)
-    all.push_back({static_cast<int>(all.size()), static_cast<int>(ranks.size()),
-                   on_host[std::invoke(process_of, rank).host]++, 0});
-  for (auto& numbers : all)
-    numbers.local_size = on_host[std::invoke(process_of, ranks[static_cast<std::size_t>(numbers.rank)]).host];
+    all.emplace_back(static_cast<int>(all.size()), static_cast<int>(ranks.size()), local_ranks[host_of(rank)]++,
+                     local_sizes[host_of(rank)]);
   return all;
 }
 

@@ -166,9 +166,10 @@ class ControlRoot {
       auto* const channel = record(rank).channel;
       if (channel == nullptr) continue;
       channel->rank = rank;
-      const NextGroup& of = numbers[static_cast<std::size_t>(rank)];
+      const RankNumbers& of = numbers[static_cast<std::size_t>(rank)];
       FrameWriter out(FrameKind::regrouped);
-      channel->deliver(out.number(of.rank).number(of.size).number(of.local_rank).number(of.local_size).finish());
+      out.number(of.rank()).number(of.size()).number(of.local_rank()).number(of.local_size());
+      channel->deliver(out.finish());
     }
     if (failure_) send_all(*failure_);  // of a rank that had entered the call of `grow`
   }

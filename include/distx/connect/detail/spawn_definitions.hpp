@@ -66,9 +66,9 @@ DISTX_INLINE void run_threads(Threads threads, const std::function<void(ThreadCo
   };
   const auto run = [&](int rank) noexcept {
     try {
-      body(ThreadConnector(make_here<control::ControlGroup>(
-          "threads", threads.deadline, control::NextGroup{rank, threads.count, rank, threads.count},
-          links[static_cast<std::size_t>(rank)])));
+      body(ThreadConnector(make_here<control::ControlGroup>("threads", threads.deadline,
+                                                            RankNumbers(rank, threads.count, rank, threads.count),
+                                                            links[static_cast<std::size_t>(rank)])));
       end(rank, nullptr);
     } catch (...) {
       const auto reason = first.note(rank);

@@ -255,8 +255,8 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
 
 /// Returns the group of a rank.
 [[nodiscard]] inline std::shared_ptr<control::ControlGroup> group_of(JoinedRank joined, const Timeout& deadline) {
-  const auto members = control::numbers_of(joined.job.ranks)[static_cast<std::size_t>(joined.rank)];
-  return make_here<control::ControlGroup>("file", deadline, members,
+  const auto numbers = control::numbers_of(joined.job.ranks)[static_cast<std::size_t>(joined.rank)];
+  return make_here<control::ControlGroup>("file", deadline, numbers,
                                           std::make_shared<FileTransport>(joined.rank, std::move(joined.job)));
 }
 

@@ -26,8 +26,8 @@ using control::ControlGroup;
     if (!next)
       throw ConnectError(after + job + " has not admitted this process: its ranks must call grow() from time to time",
                          context);
-    if (job.empty() && next->size != terms.size)
-      throw ConnectError("rank 0 welcomes " + std::to_string(next->size) + " ranks", context);
+    if (job.empty() && next->size() != terms.size)
+      throw ConnectError("rank 0 welcomes " + std::to_string(next->size()) + " ranks", context);
     return make_here<ControlGroup>("tcp", terms.deadline, *next, transport);
   } catch (const Error& error) {
     transport->close(TcpTransport::after_error);

@@ -24,7 +24,10 @@ struct FlatBuffer {
   Span<AnyElement, Space> converted{};  ///< the gradients in `communication_type`, where that differs
   Span<AnyElement, Space> partials{};   ///< of Reproducible: `levels` sums of gradients, as long as the buffer each
   std::size_t levels = 0;
-  std::size_t exchanged = 0;  ///< of Reproducible: the elements that a rank receives from all ranks, at most
+  /// Of Reproducible: the elements that this rank receives from each rank, and that a rank receives in all, at most;
+  /// the latter is the same on all ranks, whose pools must hold the same buckets.
+  std::vector<std::size_t> exchange_counts{};
+  std::size_t exchanged = 0;
   ElementType communication_type{};
   bool separate_gradient_shard = false;
   bool fills_shard = false;  ///< gradients are written into the separate shard: this rank has all of them

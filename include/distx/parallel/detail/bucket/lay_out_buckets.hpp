@@ -44,6 +44,7 @@ template <MemorySpace Space>
                            policies.accumulation != Accumulation::sharded;
       if (bucket.trained && policies.virtual_ranks > 0) {
         buffer.levels = static_cast<std::size_t>(std::bit_width(policies.leaves(parts)) - 1);
+        buffer.exchange_counts.assign(static_cast<std::size_t>(parts), layout.partition.size(rank));
         buffer.exchanged = parts == 1 ? 0 : layout.partition.most_exchanged();
       }
       buffer.separate_value_shard = stage == 3;

@@ -192,8 +192,8 @@ class GradientReducer {
     bool deferred = false;      // communicated by `finish`, which can update in the same pass
     PoolAllocation<Space> gradient{};
     std::vector<PoolAllocation<Space>> converted{};
-    std::vector<Exchange<Space>> exchanges{};  // of each buffer, with Reproducible
-    std::vector<Pending<Space>> pending{};     // last, since they borrow what is above
+    std::vector<PoolAllocation<Space>> exchanged{};  // of each buffer, with Reproducible
+    std::vector<Pending<Space>> pending{};           // last, since they borrow what is above
   };
 
   /// Leaves reductions to `finish`. Where gradients are allocated lazily, only the last bucket can keep its memory
@@ -243,9 +243,8 @@ class GradientReducer {
     reduction.ready_on.clear();
     for (auto& buffer : bucket.buffers) {
       if (tree_.used() && !tree_.keeps())
-        reduction.exchanges.emplace_back(
-            buffer, comms_.reducing(),
-            buffer.exchanged == 0 ? PoolAllocation<Space>() : borrow(buffer.exchanged_bytes(), after));
+        reduction.exchanged.push_back(buffer.exchanged == 0 ? PoolAllocation<Space>()
+                                                            : borrow(buffer.exchanged_bytes(), after));
       if (!buffer.converts()) continue;
       reduction.converted.push_back(borrow(buffer.converted_bytes(), after));
       buffer.converted = {reduction.converted.back().span().data(), buffer.layout.size, buffer.communication_type,
@@ -265,7 +264,7 @@ class GradientReducer {
       if (tree_.used()) {
         tree_.add(buffer, after);
         if (tree_.keeps() || comm.size() == 1) continue;
-        const auto call = reduction.exchanges[i].call(buffer, order_, location);
+        const auto call = tree_.exchange(buffer, reduction.exchanged[i], order_, location);
         overlap_ ? keep(reduction, bucket, comm.start(call, after)) : make_in_order(comm, call, after);
       } else if (policies_.stage == 0) {
         const AllReduce<AnyElement, AnyOp, Space> call{buffer.sent(), buffer.received(adds_),
@@ -298,7 +297,8 @@ class GradientReducer {
     for (const auto& memory : bucket.memory) pending.keep(memory);
     if (!reduction.gradient.empty()) pending.keep(reduction.gradient.owner());
     for (const auto& memory : reduction.converted) pending.keep(memory.owner());
-    for (const auto& exchange : reduction.exchanges) pending.keep(exchange.owner());
+    for (const auto& memory : reduction.exchanged)
+      if (!memory.empty()) pending.keep(memory.owner());
   }
 
   void finish_next(stream after, OnePassUpdate<Space>* update = nullptr) try {
@@ -313,7 +313,7 @@ class GradientReducer {
       auto& buffer = bucket.buffers[i];
       if (reduction.deferred)
         make_in_order(comms_.reducing(), reduce_scatter(buffer, update == nullptr ? nullptr : update->of(i)), after);
-      if (tree_.used()) tree_.finish(buffer, reduction.exchanges[i], comms_.reducing(), after, location_);
+      if (tree_.used()) tree_.finish(buffer, reduction.exchanged[i], comms_.reducing(), after, location_);
       const auto part = buffer.received(adds_);
       if (auto* const across = comms_.across())
         make_in_order(*across, AllReduce<AnyElement, AnyOp, Space>{part, part, average_of(part.type()), location_},
@@ -323,10 +323,10 @@ class GradientReducer {
       else if (policies_.stage == 0 && !buffer.separate_gradient_shard)
         buffer.unpack_gradients(after, entries_);
     }
-    if (!reduction.converted.empty() || !reduction.exchanges.empty() || allocates_gradients_lazily())
+    if (!reduction.converted.empty() || !reduction.exchanged.empty() || allocates_gradients_lazily())
       pool_.used_on(after);
     reduction.converted.clear();
-    reduction.exchanges.clear();
+    reduction.exchanged.clear();
     if (!allocates_gradients_lazily()) return;
     for (const auto member : bucket.members) entries_[member].owned->gradient = {};
     bucket.buffers.front().gradient = {};

@@ -10,31 +10,6 @@
 
 namespace distx::inline DISTX_ABI::detail {
 
-/// The memory in which a rank receives the sums of all ranks' subtrees, in its shard of a buffer.
-template <MemorySpace Space>
-class Exchange {
- public:
-  /// @param memory  empty on the only rank, which exchanges nothing
-  Exchange(const FlatBuffer<Space>& buffer, const AnyCommunicator<Space>& comm, PoolAllocation<Space> memory)
-      : counts_(static_cast<std::size_t>(comm.size()), buffer.layout.partition.size(comm.rank())),
-        memory_(std::move(memory)) {}
-
-  /// @param order  compared across ranks
-  [[nodiscard]] AllToAll<AnyElement, Space> call(const FlatBuffer<Space>& buffer, std::uint64_t order,
-                                                 const std::source_location& location) const {
-    return {buffer.sent(), received(buffer), buffer.layout.partition.counts(), counts_, location, order};
-  }
-  [[nodiscard]] Span<AnyElement, Space> received(const FlatBuffer<Space>& buffer) const noexcept {
-    return {memory_.span().data(), counts_.size() * counts_.front(), buffer.communication_type,
-            size_of(buffer.communication_type)};
-  }
-  [[nodiscard]] TrackedMemory<Space> owner() const noexcept { return memory_.owner(); }
-
- private:
-  std::vector<std::size_t> counts_;
-  PoolAllocation<Space> memory_;
-};
-
 /// Averages gradients in the order of one binary tree over virtual ranks, for the policy Reproducible.
 ///
 /// A rank's micro-batches are the leaves of one subtree. Each sum is rounded to the communication dtype once, wherever
@@ -67,14 +42,23 @@ class GradientTree {
       for (std::size_t level = 0; level < levels; ++level) add_to(after, sum, partial(level));
     });
   }
+  /// Returns the exchange of the ranks' sums, of which each receives those of its shard.
+  /// @param memory  empty on the only rank, which exchanges nothing
+  /// @param order  compared across ranks
+  [[nodiscard]] static AllToAll<AnyElement, Space> exchange(const FlatBuffer<Space>& buffer,
+                                                            const PoolAllocation<Space>& memory, std::uint64_t order,
+                                                            const here& location) {
+    return {buffer.sent(), received(buffer, memory), buffer.layout.partition.counts(), buffer.exchange_counts, location,
+            order};
+  }
   /// Adds the exchanged sums, and writes the average to `buffer.received(false)`. At stage 0 collective over `comm`.
-  void finish(const FlatBuffer<Space>& buffer, const Exchange<Space>& exchange, AnyCommunicator<Space>& comm,
+  void finish(const FlatBuffer<Space>& buffer, const PoolAllocation<Space>& memory, AnyCommunicator<Space>& comm,
               stream after, const here& location) const {
     const auto& partition = buffer.layout.partition;
     const int rank = comm.rank();
     const auto whole = buffer.received(false);
     const auto mine = whole_ ? whole.subspan(partition.begin(rank), partition.size(rank)) : whole;
-    const auto sums = comm.size() == 1 ? buffer.sent() : exchange.received(buffer);
+    const auto sums = comm.size() == 1 ? buffer.sent() : received(buffer, memory);
     in_blocks(buffer, mine.size(), [&](std::size_t begin, std::size_t count) {
       const auto part = [&](int of) { return sums.subspan(static_cast<std::size_t>(of) * mine.size() + begin, count); };
       for (int step = 1; step < comm.size(); step *= 2)
@@ -88,6 +72,11 @@ class GradientTree {
   }
 
  private:
+  [[nodiscard]] static Span<AnyElement, Space> received(const FlatBuffer<Space>& buffer,
+                                                        const PoolAllocation<Space>& memory) noexcept {
+    return {memory.span().data(), buffer.exchange_counts.size() * buffer.exchange_counts.front(),
+            buffer.communication_type, size_of(buffer.communication_type)};
+  }
   /// Calls f(begin, count) for blocks of `size` elements that stay in a cache from one pass over them to the next.
   template <class F>
   static void in_blocks(const FlatBuffer<Space>& buffer, std::size_t size, F&& f) {
