@@ -5,13 +5,14 @@
 #include <cstdint>
 #include <memory>
 #include <numeric>
-#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <distx/parallel/layers/embedding.hpp>
+#include <distx/parallel/layers/recomputed.hpp>
 #include <distx/parallel/layers/transformer_block.hpp>
 #include <distx/tensor/ops/cross_entropy.hpp>
 
@@ -34,16 +35,33 @@ FirstWeights(A, B, C, D) -> FirstWeights<A, B, C, D>;
 /// distx::layers::TensorParallel.
 ///
 /// The training is a distx::MeshParallel along the mesh's data axis, or looks like one.
-template <class Split>
+///
+/// @tparam Recompute  whether blocks keep only their inputs for the backward pass
+template <class Split, bool Recompute = false>
 class MeshGpt {
   using Mesh = typename Split::mesh;
   template <std::size_t Rank, class... Ps>
   using Tensor = typename Split::template tensor<float, Rank, Ps...>;
   using Batches = distx::Shard<0, typename Split::data>;
   using Vocabulary = distx::Shard<2, typename Split::model>;
+  using Stream = Tensor<3, typename Split::residual>;
+  using Tokens = distx::DistTensor<Token, 2, Mesh, distx::Layout<Batches>>;
+  using TransformerBlock = distx::layers::TransformerBlock<float, Split>;
+  using Block = std::conditional_t<Recompute, distx::layers::Recomputed<TransformerBlock>, TransformerBlock>;
+  using OfBlock =
+      std::conditional_t<Recompute, distx::layers::Activations<Stream>, typename TransformerBlock::activations>;
+  /// The stream after the blocks, the same normalized, and the logits.
+  using OfHead = distx::layers::Activations<Stream, Tensor<3, typename Split::tokens>, Tensor<3, Batches, Vocabulary>>;
 
  public:
   using Scalar = float;
+  /// What a forward pass keeps for its backward pass.
+  struct Activations {
+    Tokens ids, targets;
+    std::vector<OfBlock> blocks;
+    OfHead head;
+    distx::DistTensor<double, 2, Mesh, distx::Layout<Batches>> log_sums;
+  };
 
   /// @throws std::invalid_argument for a shape that is none
   MeshGpt(const Mesh& mesh, const GptShape& shape, std::uint64_t seed)
@@ -64,43 +82,49 @@ class MeshGpt {
   ///        sequences on ranks whose coordinates differ only on the model axis
   template <class Training>
   const Matrix<Scalar>& logits(std::span<const Token> tokens, std::size_t length, Training& training) {
-    run(tokens, length, training);
-    const auto whole = distx::redistribute<Batches>(*logits_);
+    const auto head = run(tokens, length, training).head;
+    const auto whole = distx::redistribute<Batches>(std::get<2>(head.kept()));
     matrix_ = Eigen::Map<const Matrix<Scalar>>(whole.local().data(), static_cast<Eigen::Index>(whole.extent(2)),
                                                static_cast<Eigen::Index>(tokens.size()));
     return matrix_;
   }
 
-  /// The mean loss of this rank's sequences.
+  /// Computes the mean loss of this rank's sequences.
   template <class Training>
-  Scalar forward(std::span<const Token> tokens, std::span<const Token> targets, std::size_t length,
-                 Training& training) {
-    run(tokens, length, training);
-    targets_.emplace(distx::from_local<Batches>(mesh_, ids_->extents(), targets));
-    auto entropies = distx::ops::cross_entropy(*logits_, *targets_);
+  distx::layers::Forward<Scalar, Activations> forward(std::span<const Token> tokens, std::span<const Token> targets,
+                                                      std::size_t length, Training& training) const {
+    auto [ids, blocks, head] = run(tokens, length, training);
+    auto expected = distx::from_local<Batches>(mesh_, ids.extents(), targets);
+    auto entropies = distx::ops::cross_entropy(std::get<2>(head.kept()), expected);
     const auto losses = entropies.losses.local();
-    log_sums_.emplace(std::move(entropies.log_sums));
-    ran_forward_ = true;
-    return static_cast<Scalar>(std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size()));
+    const double sum = std::accumulate(losses.begin(), losses.end(), 0.0);
+    const auto mean = static_cast<Scalar>(sum / static_cast<double>(losses.size()));
+    return {mean,
+            {std::move(ids), std::move(expected), std::move(blocks), std::move(head), std::move(entropies.log_sums)}};
   }
 
-  /// Adds `share` times the gradients of the loss that forward() last gave.
-  /// @throws std::logic_error unless forward() was called since the last backward() and logits()
+  /// Adds `share` times the gradients of the loss of that forward pass.
   template <class Training>
-  void backward(Training& training, Scalar share = 1) {
-    if (!ran_forward_) throw std::logic_error("MeshGpt: backward() has no forward() to follow: call forward() first");
-    ran_forward_ = false;
-    const auto slopes =
-        distx::full<Scalar, Batches>(mesh_, ids_->extents(), share / static_cast<Scalar>(log_sums_->local().size()));
-    const auto of_logits = distx::ops::cross_entropy_backward(*logits_, *targets_, *log_sums_, slopes);
-    auto gradient = norm_.backward(embedding_.logits_backward(*normal_, of_logits, training), training);
-    for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block)
-      gradient = block->backward(gradient, training);
-    embedding_.backward(*ids_, gradient, training);
+  void backward(Activations kept, Training& training, Scalar share = 1) const {
+    auto gradient = [&] {
+      const OfHead head = std::move(kept.head);
+      const auto& [stream, normal, logits] = head.kept();
+      const auto slopes = distx::full<Scalar, Batches>(mesh_, kept.ids.extents(),
+                                                       share / static_cast<Scalar>(kept.log_sums.local().size()));
+      const auto of_logits = distx::ops::cross_entropy_backward(logits, kept.targets, kept.log_sums, slopes);
+      return norm_.backward(stream, embedding_.logits_backward(normal, of_logits, training), training);
+    }();
+    for (std::size_t i = blocks_.size(); i-- > 0;)
+      gradient = blocks_[i].backward(std::move(kept.blocks[i]), gradient, training);
+    embedding_.backward(kept.ids, gradient, training);
   }
 
  private:
-  using Stream = Tensor<3, typename Split::residual>;
+  struct Pass {
+    Tokens ids;
+    std::vector<OfBlock> blocks;
+    OfHead head;
+  };
   using Values = std::shared_ptr<const std::vector<float>>;
 
   /// Numbers as the Gpt has them in a matrix of outputs × inputs, by the places that they have here.
@@ -154,29 +178,30 @@ class MeshGpt {
   }
 
   template <class Training>
-  void run(std::span<const Token> tokens, std::size_t length, Training& training) {
+  Pass run(std::span<const Token> tokens, std::size_t length, Training& training) const {
     check_tokens(shape_, tokens, length);
-    ran_forward_ = false;
     const auto places = static_cast<std::size_t>(mesh_.template size<typename Split::data>());
-    const distx::Extents<2> extents{tokens.size() / length * places, length};
-    ids_.emplace(distx::from_local<Batches>(mesh_, extents, tokens));
-    Stream stream = embedding_.forward(*ids_, training);
-    for (auto& block : blocks_) stream = block.forward(stream, training);
-    normal_.emplace(distx::redistribute<typename Split::tokens>(norm_.forward(stream, training)));
-    logits_.emplace(embedding_.logits(*normal_, training));
+    auto ids = distx::from_local<Batches>(mesh_, distx::Extents<2>{tokens.size() / length * places, length}, tokens);
+    Stream stream = embedding_.forward(ids, training);
+    std::vector<OfBlock> of_blocks;
+    of_blocks.reserve(blocks_.size());
+    for (const auto& block : blocks_) {
+      auto [output, kept] = block.forward(std::move(stream), training);
+      stream = std::move(output);
+      of_blocks.push_back(std::move(kept));
+    }
+    auto normal = distx::redistribute<typename Split::tokens>(norm_.forward(stream, training));
+    auto logits = embedding_.logits(normal, training);
+    return {std::move(ids), std::move(of_blocks),
+            OfHead(training, std::move(stream), std::move(normal), std::move(logits))};
   }
 
   Mesh mesh_;
   GptShape shape_;
   distx::layers::ParallelEmbedding<float, Split> embedding_;
-  std::vector<distx::layers::TransformerBlock<float, Split>> blocks_;
+  std::vector<Block> blocks_;
   distx::layers::ParallelLayerNorm<float, Split> norm_;
-  std::optional<distx::DistTensor<Token, 2, Mesh, distx::Layout<Batches>>> ids_, targets_;
-  std::optional<Tensor<3, typename Split::tokens>> normal_;
-  std::optional<Tensor<3, Batches, Vocabulary>> logits_;
-  std::optional<distx::DistTensor<double, 2, Mesh, distx::Layout<Batches>>> log_sums_;
   Matrix<Scalar> matrix_;
-  bool ran_forward_ = false;
 };
 
 }  // namespace examples

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "distx/core/version.hpp"
 
@@ -13,7 +15,7 @@ namespace distx::inline DISTX_ABI {
 namespace observe {
 
 /// The purpose of memory that a training holds.
-enum class MemoryKind : std::uint8_t { weights, gradients, optimizer, replicas, in_flight };
+enum class MemoryKind : std::uint8_t { weights, gradients, optimizer, replicas, in_flight, activations };
 
 /// The bytes that one rank holds for each purpose, now and at peak. A value.
 struct MemoryLedger {
@@ -28,7 +30,9 @@ struct MemoryLedger {
   Use optimizer;
   Use replicas;   ///< copies from which survivors continue, with the policy Replicate
   Use in_flight;  ///< buffers of buckets and gathered weights
-  Use total;      ///< of all purposes together; its peak is not the sum of their peaks
+  /// What forward passes keep for their backward passes: of layers of `distx::layers`, and what a program counts.
+  Use activations;
+  Use total;  ///< of all purposes together; its peak is not the sum of their peaks
 
   /// Returns the bytes as text: "weights 16 bytes, gradients …; in all …, peak …".
   [[nodiscard]] std::string to_string() const {
@@ -36,8 +40,10 @@ struct MemoryLedger {
       return std::string(name) + " " + std::to_string(use.held) + " bytes, ";
     };
     return one("weights", weights) + one("gradients", gradients) + one("optimizer", optimizer) +
-           (replicas.peak == 0 ? "" : one("replicas", replicas)) + "in flight " + std::to_string(in_flight.held) +
-           " bytes; in all " + std::to_string(total.held) + ", peak " + std::to_string(total.peak);
+           (replicas.peak == 0 ? "" : one("replicas", replicas)) +
+           (activations.peak == 0 ? "" : one("activations", activations)) + "in flight " +
+           std::to_string(in_flight.held) + " bytes; in all " + std::to_string(total.held) + ", peak " +
+           std::to_string(total.peak);
   }
   friend bool operator==(const MemoryLedger&, const MemoryLedger&) = default;
 };
@@ -77,6 +83,8 @@ class MemoryAccount {
         return ledger_.optimizer;
       case observe::MemoryKind::replicas:
         return ledger_.replicas;
+      case observe::MemoryKind::activations:
+        return ledger_.activations;
       default:
         return ledger_.in_flight;
     }
@@ -87,5 +95,32 @@ class MemoryAccount {
 };
 
 }  // namespace detail
+
+/// Bytes that the memory ledger of a training counts until this object is destroyed. Move-only; it may outlive the
+/// training, and be destroyed by any thread.
+class CountedMemory {
+ public:
+  /// Counts nothing.
+  CountedMemory() = default;
+  CountedMemory(std::shared_ptr<detail::MemoryAccount> account, observe::MemoryKind kind, std::size_t bytes)
+      : account_(std::move(account)), kind_(kind), bytes_(bytes) {
+    account_->add(kind_, bytes_);
+  }
+  CountedMemory(CountedMemory&&) noexcept = default;
+  CountedMemory& operator=(CountedMemory&& other) noexcept {
+    std::swap(account_, other.account_);
+    std::swap(kind_, other.kind_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~CountedMemory() {
+    if (account_ != nullptr) account_->remove(kind_, bytes_);
+  }
+
+ private:
+  std::shared_ptr<detail::MemoryAccount> account_;
+  observe::MemoryKind kind_{};
+  std::size_t bytes_ = 0;
+};
 
 }  // namespace distx::inline DISTX_ABI

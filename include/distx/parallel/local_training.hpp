@@ -53,6 +53,7 @@ class LocalTraining : private TrainingMethods<true, On<Space>> {
   /// @{
   using Methods::add_gradient;
   using Methods::announce_batch;
+  using Methods::count_activations;
   using Methods::evaluate;
   using Methods::gradient;
   using Methods::micro_batch;

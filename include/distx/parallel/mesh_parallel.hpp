@@ -147,6 +147,7 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
   /// those of the whole mesh. Of `owned`, `.parameter` is an index in the constructor's list, and `.offset` is in this
   /// rank's part of that weight; of `state`, each array's part is a box of the whole array.
   /// @{
+  using Methods::count_activations;
   using Methods::evaluate;
   using Methods::gather_weights;
   using Methods::gradient_norm;

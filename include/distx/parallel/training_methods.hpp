@@ -230,7 +230,15 @@ class TrainingMethods {
   /// `.skip_nonfinite`.
   [[nodiscard]] std::uint64_t skipped_steps() const { return engine_->skipped_steps(); }
   /// Returns the bytes that this rank holds, now and at peak.
-  [[nodiscard]] observe::MemoryLedger memory() const { return engine_->memory(); }
+  [[nodiscard]] observe::MemoryLedger memory() const { return engine_->account()->ledger(); }
+  /// Counts bytes that a forward pass keeps for its backward pass, as activations of `memory()`, until the result is
+  /// destroyed. The layers of `distx::layers` call it. Local.
+  [[nodiscard]] CountedMemory count_activations(std::size_t bytes) {
+    if constexpr (Alone)
+      return {};
+    else
+      return {engine_->account(), observe::MemoryKind::activations, bytes};
+  }
 
  protected:
   friend struct detail::TrainingAccess;

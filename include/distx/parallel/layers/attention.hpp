@@ -15,8 +15,13 @@ class ParallelAttention : public detail::ResidualBranch<ParallelAttention<T, Spl
   using Data = typename Split::data;
   using Model = typename Split::model;
   using Tokens = typename Split::template tensor<T, 3, typename Split::tokens>;
+  using Projected = typename Split::template tensor<T, 5, Shard<0, Data>, Shard<3, Model>>;
+  using Attended = typename Split::template tensor<T, 4, Shard<0, Data>, Shard<2, Model>>;
 
  public:
+  /// Tokens; queries, keys and values; and the outputs of the heads.
+  using activations = Activations<Tokens, Projected, Attended>;
+
   /// @param projections  projections(index) returns the first weight at an index of (width, 3, heads, size), where the
   ///   second dimension is queries, keys and values
   /// @param output  output(index) returns the first weight at an index of (heads, size, width)
@@ -35,20 +40,19 @@ class ParallelAttention : public detail::ResidualBranch<ParallelAttention<T, Spl
     output_.for_each_parameter(f);
   }
 
-  /// Returns this rank's terms of the result, Partial over the model axis, from all tokens of its batches. Local.
+  /// Computes this rank's terms of the result, Partial over the model axis, from all tokens of its batches. Local.
   template <class Training>
-  [[nodiscard]] auto terms(Tokens tokens, Training& training) {
-    tokens_.emplace(std::move(tokens));
-    projected_.emplace(projections_.forward(*tokens_, training));
-    attended_.emplace(ops::causal_attention(*projected_));
-    return output_.forward(*attended_, training);
+  [[nodiscard]] auto terms(Tokens tokens, Training& training) const {
+    auto projected = projections_.forward(tokens, training);
+    auto attended = ops::causal_attention(projected);
+    auto terms = output_.forward(attended, training);
+    return Forward{std::move(terms),
+                   activations(training, std::move(tokens), std::move(projected), std::move(attended))};
   }
   /// Returns the terms of the tokens' gradient, Partial over the model axis. Local.
   template <class G, class Training>
-  [[nodiscard]] auto terms_backward(const G& gradient, Training& training) {
-    const auto tokens = detail::taken(tokens_, "ParallelAttention");
-    const auto projected = detail::taken(projected_, "ParallelAttention");
-    const auto attended = detail::taken(attended_, "ParallelAttention");
+  [[nodiscard]] auto terms_backward(activations kept, const G& gradient, Training& training) const {
+    const auto& [tokens, projected, attended] = kept.kept();
     const auto projected_gradient =
         ops::causal_attention_backward(projected, output_.backward(attended, gradient, training));
     return projections_.backward(tokens, projected_gradient, training);
@@ -67,9 +71,6 @@ class ParallelAttention : public detail::ResidualBranch<ParallelAttention<T, Spl
 
   ColumnParallel<T, Split, 4, 2> projections_;
   RowParallel<T, Split, 3> output_;
-  std::optional<Tokens> tokens_;
-  std::optional<typename Split::template tensor<T, 5, Shard<0, Data>, Shard<3, Model>>> projected_;
-  std::optional<typename Split::template tensor<T, 4, Shard<0, Data>, Shard<2, Model>>> attended_;
 };
 
 }  // namespace distx::inline DISTX_ABI::layers

@@ -25,19 +25,17 @@ class ParallelLayerNorm {
     f(shift_);
   }
 
-  /// Returns the normalized `x`, of which it keeps a copy for `backward`.
+  /// Returns the normalized `x`; `backward` takes the same `x` again.
   template <class X, class Training>
-  [[nodiscard]] auto forward(const X& x, Training& training) {
+  [[nodiscard]] auto forward(const X& x, Training& training) const {
     const auto weights = training.unshard(scale_, shift_);
-    input_.emplace(x.clone());
     return ops::layer_norm(x, scale_, shift_);
   }
   /// Returns the gradient of `x`, and declares the weights' gradients ready.
-  /// @throws InvalidState without a matching `forward`
-  template <class G, class Training>
-  [[nodiscard]] auto backward(const G& gradient, Training& training) {
+  template <class X, class G, class Training>
+  [[nodiscard]] auto backward(const X& x, const G& gradient, Training& training) const {
     const auto weights = training.unshard(scale_, shift_);
-    auto gradients = ops::layer_norm_backward(detail::taken(input_, "ParallelLayerNorm"), scale_, gradient);
+    auto gradients = ops::layer_norm_backward(x, scale_, gradient);
     training.ready(scale_, gradients.weight);
     training.ready(shift_, gradients.bias);
     return std::move(gradients.input);
@@ -46,7 +44,6 @@ class ParallelLayerNorm {
  private:
   typename Split::template weight<T, 1> scale_;
   typename Split::template weight<T, 1> shift_;
-  std::optional<typename Split::template tensor<T, 3, typename Split::residual>> input_;
 };
 
 }  // namespace distx::inline DISTX_ABI::layers

@@ -16,6 +16,9 @@ class ParallelMlp : public detail::ResidualBranch<ParallelMlp<T, Split>, Split> 
   using Tokens = typename Split::template tensor<T, 3, typename Split::tokens>;
 
  public:
+  /// Tokens, inputs of the GELU, and its outputs.
+  using activations = Activations<Tokens, Inner, Inner>;
+
   /// @param wide  wide(index) returns the first weight at an index of (width, inner)
   /// @param narrow  narrow(index) returns the first weight at an index of (inner, width)
   template <class F, class G>
@@ -31,20 +34,18 @@ class ParallelMlp : public detail::ResidualBranch<ParallelMlp<T, Split>, Split> 
     narrow_.for_each_parameter(f);
   }
 
-  /// Returns this rank's terms of the result, Partial over the model axis, from all tokens of its batches. Local.
+  /// Computes this rank's terms of the result, Partial over the model axis, from all tokens of its batches. Local.
   template <class Training>
-  [[nodiscard]] auto terms(Tokens tokens, Training& training) {
-    tokens_.emplace(std::move(tokens));
-    inner_.emplace(wide_.forward(*tokens_, training));
-    active_.emplace(ops::gelu(*inner_));
-    return narrow_.forward(*active_, training);
+  [[nodiscard]] auto terms(Tokens tokens, Training& training) const {
+    auto inner = wide_.forward(tokens, training);
+    auto active = ops::gelu(inner);
+    auto terms = narrow_.forward(active, training);
+    return Forward{std::move(terms), activations(training, std::move(tokens), std::move(inner), std::move(active))};
   }
   /// Returns the terms of the tokens' gradient, Partial over the model axis. Local.
   template <class G, class Training>
-  [[nodiscard]] auto terms_backward(const G& gradient, Training& training) {
-    const auto tokens = detail::taken(tokens_, "ParallelMlp");
-    const auto inner = detail::taken(inner_, "ParallelMlp");
-    const auto active = detail::taken(active_, "ParallelMlp");
+  [[nodiscard]] auto terms_backward(activations kept, const G& gradient, Training& training) const {
+    const auto& [tokens, inner, active] = kept.kept();
     const auto inner_gradient = ops::gelu_backward(inner, narrow_.backward(active, gradient, training));
     return wide_.backward(tokens, inner_gradient, training);
   }
@@ -54,8 +55,6 @@ class ParallelMlp : public detail::ResidualBranch<ParallelMlp<T, Split>, Split> 
  private:
   ColumnParallel<T, Split> wide_;
   RowParallel<T, Split> narrow_;
-  std::optional<Tokens> tokens_;
-  std::optional<Inner> inner_, active_;
 };
 
 }  // namespace distx::inline DISTX_ABI::layers

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <optional>
-
+#include "distx/parallel/layers/activations.hpp"
 #include "distx/parallel/tensor_parameter.hpp"
 #include "distx/tensor/redistribute.hpp"
 
@@ -40,18 +39,6 @@ namespace detail {
 inline constexpr auto zero_at = [](const auto&) { return 0.0F; };
 inline constexpr auto one_at = [](const auto&) { return 1.0F; };
 inline const ParameterOptions undecayed{.group = {.weight_decay = 0.0}};
-
-/// Returns what `forward` has kept for `backward`, once.
-/// @throws InvalidState if there is nothing
-template <class X>
-[[nodiscard]] X taken(std::optional<X>& kept, std::string_view layer) {
-  if (!kept)
-    throw InvalidState("backward without a matching forward; call forward once before each backward",
-                       {.operation = layer});
-  X value = std::move(*kept);
-  kept.reset();
-  return value;
-}
 
 template <std::size_t Rank>
 Extents<Rank - 1> without_first(const Extents<Rank>& extents) {

@@ -13,7 +13,14 @@ namespace distx::inline DISTX_ABI::layers {
 /// @tparam Split  a TensorParallel
 template <class T, class Split>
 class TransformerBlock {
+  using Stream = typename Split::template tensor<T, 3, typename Split::residual>;
+  using Attention = ParallelAttention<T, Split>;
+  using Mlp = ParallelMlp<T, Split>;
+
  public:
+  /// The inputs of the two norms, and what the branches keep.
+  using activations = Activations<Stream, typename Attention::activations, Stream, typename Mlp::activations>;
+
   /// @param width, heads  of the residual stream and of the attention; heads divides width
   /// @param initial  has the functions `projections`, `output`, `wide` and `narrow`, which return first weights
   /// @throws InvalidArgument unless heads divides width
@@ -34,25 +41,33 @@ class TransformerBlock {
     mlp_.for_each_parameter(f);
   }
 
-  /// Returns the block's output for `x`, (batch, length, width) in the residual layout. Collective over the model axis.
-  template <class X, class Training>
-  [[nodiscard]] X forward(const X& x, Training& training) {
-    const auto between = ops::add(x, attention_.forward(norm1_.forward(x, training), training));
-    return ops::add(between, mlp_.forward(norm2_.forward(between, training), training));
+  /// Computes the block's output for `x`, (batch, length, width) in the residual layout. Collective over the model
+  /// axis.
+  template <class Training>
+  [[nodiscard]] Forward<Stream, activations> forward(Stream x, Training& training) const {
+    auto [attended, of_attention] = attention_.forward(norm1_.forward(x, training), training);
+    auto between = ops::add(x, attended);
+    auto [added, of_mlp] = mlp_.forward(norm2_.forward(between, training), training);
+    auto output = ops::add(between, added);
+    return {std::move(output),
+            activations(training, std::move(x), std::move(of_attention), std::move(between), std::move(of_mlp))};
   }
   /// Returns the gradient of `x`, and declares the weights' gradients ready. Collective over the model axis.
-  /// @throws InvalidState without a matching `forward`
-  template <class G, class Training>
-  [[nodiscard]] G backward(const G& gradient, Training& training) {
-    const auto between = ops::add(gradient, norm2_.backward(mlp_.backward(gradient, training), training));
-    return ops::add(between, norm1_.backward(attention_.backward(between, training), training));
+  /// @throws InvalidState if `kept` was moved from
+  template <class Training>
+  [[nodiscard]] Stream backward(activations kept, const Stream& gradient, Training& training) const {
+    auto& [x, of_attention, between, of_mlp] = kept.kept();
+    const auto inner = mlp_.backward(std::move(of_mlp), gradient, training);
+    const auto slope = ops::add(gradient, norm2_.backward(between, inner, training));
+    const auto outer = attention_.backward(std::move(of_attention), slope, training);
+    return ops::add(slope, norm1_.backward(x, outer, training));
   }
 
  private:
   ParallelLayerNorm<T, Split> norm1_;
-  ParallelAttention<T, Split> attention_;
+  Attention attention_;
   ParallelLayerNorm<T, Split> norm2_;
-  ParallelMlp<T, Split> mlp_;
+  Mlp mlp_;
 };
 
 /// The parallel transformer block of GPT-J and PaLM (Chowdhery et al., 2022, arXiv 2204.02311): attention and MLP share
@@ -62,7 +77,14 @@ class TransformerBlock {
 /// @tparam Split  a TensorParallel
 template <class T, class Split>
 class ParallelAttentionMlpBlock {
+  using Stream = typename Split::template tensor<T, 3, typename Split::residual>;
+  using Attention = ParallelAttention<T, Split>;
+  using Mlp = ParallelMlp<T, Split>;
+
  public:
+  /// The input, and what the branches keep.
+  using activations = Activations<Stream, typename Attention::activations, typename Mlp::activations>;
+
   /// Constructs a block with the arguments of TransformerBlock.
   template <class Initial>
   ParallelAttentionMlpBlock(const std::string& name, const typename Split::mesh& mesh, std::size_t width,
@@ -79,29 +101,34 @@ class ParallelAttentionMlpBlock {
     mlp_.for_each_parameter(f);
   }
 
-  /// Returns the block's output for `x`, (batch, length, width) in the residual layout. Collective over the model axis.
-  template <class X, class Training>
-  [[nodiscard]] X forward(const X& x, Training& training) {
+  /// Computes the block's output for `x`, (batch, length, width) in the residual layout. Collective over the model
+  /// axis.
+  template <class Training>
+  [[nodiscard]] Forward<Stream, activations> forward(Stream x, Training& training) const {
     auto tokens = redistribute<typename Split::tokens>(norm_.forward(x, training));
-    auto attended = attention_.terms(tokens.clone(), training);
-    auto total = redistribute<typename Split::residual>(ops::add(attended, mlp_.terms(std::move(tokens), training)));
-    return ops::add(x, attention_.output().add_bias(mlp_.output().add_bias(total, training), training));
+    auto [attended, of_attention] = attention_.terms(tokens.clone(), training);
+    auto [added, of_mlp] = mlp_.terms(std::move(tokens), training);
+    const auto total = redistribute<typename Split::residual>(ops::add(attended, added));
+    auto output = ops::add(x, attention_.output().add_bias(mlp_.output().add_bias(total, training), training));
+    return {std::move(output), activations(training, std::move(x), std::move(of_attention), std::move(of_mlp))};
   }
   /// Returns the gradient of `x`, and declares the weights' gradients ready. Collective over the model axis.
-  /// @throws InvalidState without a matching `forward`
-  template <class G, class Training>
-  [[nodiscard]] G backward(const G& gradient, Training& training) {
+  /// @throws InvalidState if `kept` was moved from
+  template <class Training>
+  [[nodiscard]] Stream backward(activations kept, const Stream& gradient, Training& training) const {
+    auto& [x, of_attention, of_mlp] = kept.kept();
     attention_.output().add_bias_backward(gradient, training);
     mlp_.output().add_bias_backward(gradient, training);
     const auto tokens = redistribute<typename Split::tokens>(gradient);
-    auto terms = ops::add(mlp_.terms_backward(tokens, training), attention_.terms_backward(tokens, training));
-    return ops::add(gradient, norm_.backward(redistribute<typename Split::residual>(std::move(terms)), training));
+    const auto of_inner = mlp_.terms_backward(std::move(of_mlp), tokens, training);
+    auto terms = ops::add(of_inner, attention_.terms_backward(std::move(of_attention), tokens, training));
+    return ops::add(gradient, norm_.backward(x, redistribute<typename Split::residual>(std::move(terms)), training));
   }
 
  private:
   ParallelLayerNorm<T, Split> norm_;
-  ParallelAttention<T, Split> attention_;
-  ParallelMlp<T, Split> mlp_;
+  Attention attention_;
+  Mlp mlp_;
 };
 
 }  // namespace distx::inline DISTX_ABI::layers

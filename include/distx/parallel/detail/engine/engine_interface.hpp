@@ -80,7 +80,7 @@ class TrainingCalls {
   [[nodiscard]] virtual double gradient_norm() const = 0;
   [[nodiscard]] virtual double loss_scale() const = 0;
   [[nodiscard]] virtual std::uint64_t skipped_steps() const = 0;
-  [[nodiscard]] virtual observe::MemoryLedger memory() const = 0;
+  [[nodiscard]] virtual const std::shared_ptr<MemoryAccount>& account() const noexcept = 0;
   [[nodiscard]] virtual std::size_t bucket_count() const noexcept = 0;
 
   [[nodiscard]] virtual const here& location() const noexcept = 0;

@@ -217,7 +217,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
   [[nodiscard]] double gradient_norm() const override { return scaling_.norm(); }
   [[nodiscard]] double loss_scale() const override { return scaling_.scaler().scale(); }
   [[nodiscard]] std::uint64_t skipped_steps() const override { return scaling_.scaler().skipped(); }
-  [[nodiscard]] observe::MemoryLedger memory() const override { return account()->ledger(); }
+  [[nodiscard]] const std::shared_ptr<MemoryAccount>& account() const noexcept override { return buckets_.account(); }
   [[nodiscard]] std::size_t bucket_count() const noexcept override { return reducer_.count(); }
 
   [[nodiscard]] const here& location() const noexcept override { return location_; }
@@ -273,7 +273,6 @@ class TrainingEngine final : public TrainingCalls<Space> {
     if (!valid) guard([&] { throw InvalidArgument(message(), context(operation, location)); });
   }
   [[nodiscard]] const OptimizerShards<Space>& shards() const noexcept { return shards_; }
-  [[nodiscard]] const std::shared_ptr<MemoryAccount>& account() const noexcept { return buckets_.account(); }
   [[nodiscard]] std::size_t parameter_count() const noexcept { return parameters_.size(); }
   void add_average(std::weak_ptr<AverageValues<Space>> average) { averages_.add(std::move(average)); }
   [[nodiscard]] const std::shared_ptr<void>& swap_token() const noexcept { return state_.swap_token(); }

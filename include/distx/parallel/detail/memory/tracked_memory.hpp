@@ -13,19 +13,13 @@ class TrackedBytes {
  public:
   TrackedBytes(std::shared_ptr<MemoryAccount> account, observe::MemoryKind kind,
                CommunicatorMemory<std::byte, Space> memory)
-      : account_(std::move(account)), kind_(kind), memory_(std::move(memory)) {
-    account_->add(kind_, memory_.size());
-  }
-  TrackedBytes(const TrackedBytes&) = delete;
-  TrackedBytes& operator=(const TrackedBytes&) = delete;
-  ~TrackedBytes() { account_->remove(kind_, memory_.size()); }
+      : memory_(std::move(memory)), counted_(std::move(account), kind, memory_.size()) {}
 
   [[nodiscard]] Span<std::byte, Space> span() const noexcept { return memory_.span(); }
 
  private:
-  std::shared_ptr<MemoryAccount> account_;
-  observe::MemoryKind kind_;
   CommunicatorMemory<std::byte, Space> memory_;
+  CountedMemory counted_;
 };
 
 template <MemorySpace Space>

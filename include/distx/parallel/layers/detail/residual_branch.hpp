@@ -7,31 +7,32 @@ namespace distx::inline DISTX_ABI::detail {
 /// The branch of a residual connection: a ColumnParallel layer, a local function, and a RowParallel layer.
 ///
 /// It communicates once forward and once backward: an all-reduce, or with sequence parallelism an all-gather and a
-/// reduce-scatter. `Derived` has `terms(tokens, training)` and `terms_backward(gradient, training)`, which are local,
-/// and the layer `output()`. Branches with the same input may share the communication, since a sum of Partials is
-/// Partial.
+/// reduce-scatter. `Derived` has the type `activations`, `terms(tokens, training)` and `terms_backward(activations,
+/// gradient, training)`, which are local, and the layer `output()`. Branches with the same input may share the
+/// communication, since a sum of Partials is Partial.
 template <class Derived, class Split>
 class ResidualBranch {
  public:
-  /// Returns what is added to the residual stream `x`, (batch, length, width). Collective over the model axis.
+  /// Computes what is added to the residual stream `x`, (batch, length, width). Collective over the model axis.
   template <class X, class Training>
-  [[nodiscard]] auto forward(X&& x, Training& training) {
-    auto terms = self().terms(redistribute<typename Split::tokens>(std::forward<X>(x)), training);
-    return self().output().add_bias(redistribute<typename Split::residual>(std::move(terms)), training);
+  [[nodiscard]] auto forward(X&& x, Training& training) const {
+    auto [terms, kept] = self().terms(redistribute<typename Split::tokens>(std::forward<X>(x)), training);
+    return layers::Forward{self().output().add_bias(redistribute<typename Split::residual>(std::move(terms)), training),
+                           std::move(kept)};
   }
   /// Returns the gradient of `x` from that of the result, and declares the weights' gradients ready. Collective over
-  /// the model axis. @throws InvalidState without a matching `forward`
-  template <class G, class Training>
-  [[nodiscard]] auto backward(const G& gradient, Training& training) {
+  /// the model axis. @throws InvalidState if `kept` was moved from
+  template <class Kept, class G, class Training>
+  [[nodiscard]] auto backward(Kept kept, const G& gradient, Training& training) const {
     self().output().add_bias_backward(gradient, training);
     return redistribute<typename Split::residual>(
-        self().terms_backward(redistribute<typename Split::tokens>(gradient), training));
+        self().terms_backward(std::move(kept), redistribute<typename Split::tokens>(gradient), training));
   }
 
  private:
   friend Derived;
   ResidualBranch() = default;
-  Derived& self() { return static_cast<Derived&>(*this); }
+  [[nodiscard]] const Derived& self() const { return static_cast<const Derived&>(*this); }
 };
 
 }  // namespace distx::inline DISTX_ABI::detail
