@@ -41,6 +41,7 @@ struct Settings {
   examples::Backend backend;
   examples::TrainingFlags training{.usual_rates = {{"adamw", 5e-3}, {"muon", 2e-2}, {"lamb", 2e-2}, {"sgd", 0.1}}};
   examples::MeshFlag mesh;
+  bool recompute = false;
   examples::CheckpointFlags checkpoint;
   std::size_t layers = 3;
   std::size_t width = 64;
@@ -69,6 +70,9 @@ struct Settings {
     backend.describe(app);
     training.describe(app);
     mesh.describe(app);
+    app.add_flag("--recompute", recompute,
+                 "transformer blocks keep only their inputs, and repeat the forward pass in the backward pass")
+        ->needs("--mesh");
     checkpoint.describe(app);
     auto* layers_option = app.add_option("--layers", layers, "transformer blocks")->check(count)->capture_default_str();
     auto* width_option = app.add_option("--width", width, "length of the vector that represents a token")
@@ -158,6 +162,15 @@ struct Task {
   }
 };
 
+/// Returns the mean loss of a batch, and keeps nothing for a backward pass.
+template <class Model, class Training>
+double loss_of(Model& model, const examples::TextBatch& batch, Training& training) {
+  if constexpr (requires { typename Model::Activations; })
+    return static_cast<double>(model.forward(batch.tokens, batch.targets, batch.length, training).output);
+  else
+    return static_cast<double>(model.forward(batch.tokens, batch.targets, batch.length, training));
+}
+
 /// Returns the loss on held-out text, of which each rank evaluates its part; every rank runs the model the same number
 /// of times. Collective.
 template <class Model, class Training>
@@ -176,7 +189,7 @@ double held_out_loss(distx::AnyCommunicator<>& comm, Model& model, Training& tra
     const auto counted = static_cast<double>(places.size());
     if (places.empty()) places.push_back(0);
     const auto batch = examples::sequences(text, places, length);
-    sum += counted * static_cast<double>(model.forward(batch.tokens, batch.targets, length, training));
+    sum += counted * loss_of(model, batch, training);
   }
   distx::all_reduce(comm, sum, distx::sum);
   return sum / static_cast<double>(count);
@@ -194,8 +207,8 @@ std::string weights_hash(const examples::BasicGpt<Weight>& model, Training& trai
 }
 
 /// At rank 0.
-template <class Split, class Training>
-std::string weights_hash(const examples::MeshGpt<Split>& model, Training& training) {
+template <class Split, bool Recompute, class Training>
+std::string weights_hash(const examples::MeshGpt<Split, Recompute>& model, Training& training) {
   const auto scope = training.evaluate();
   examples::WeightsHash hash;
   model.for_each_parameter([&](const auto& parameter) {
@@ -234,10 +247,16 @@ void write_logits(const distx::AnyCommunicator<>& comm, Model& model, Training& 
 template <class Model, class Training>
 auto pass_of(Model& model, Training& training, const Settings& settings) {
   return [&](const examples::TextBatch& part, double share) {
-    const auto loss = model.forward(part.tokens, part.targets, part.length, training);
-    // Reproducible averages micro-batches itself.
-    model.backward(training, static_cast<typename Model::Scalar>(settings.training.reproducible ? 1 : share));
-    return loss;
+    if constexpr (requires { typename Model::Activations; }) {
+      auto [loss, kept] = model.forward(part.tokens, part.targets, part.length, training);
+      model.backward(std::move(kept), training, static_cast<typename Model::Scalar>(share));
+      return loss;
+    } else {
+      const auto loss = model.forward(part.tokens, part.targets, part.length, training);
+      // Reproducible averages micro-batches itself.
+      model.backward(training, static_cast<typename Model::Scalar>(settings.training.reproducible ? 1 : share));
+      return loss;
+    }
   };
 }
 
@@ -278,8 +297,7 @@ bool train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
       distx::schedules::warm_up(warm_up, distx::schedules::cosine(settings.training.rate(), settings.steps - warm_up));
   const auto pass = pass_of(model, training, settings);
   std::vector<double> losses;
-  examples::CheckpointFlags::Start at{0, sampler.position(0)};
-  if constexpr (requires { training.load({}); }) at = settings.checkpoint.begin(training, sampler);
+  auto at = settings.checkpoint.begin(training, sampler);
   while (at.steps < settings.steps) {
     auto epoch = loader.epoch(at.data);
     while (at.steps < settings.steps) {
@@ -288,12 +306,11 @@ bool train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
       if (!parts) break;
       losses.push_back(examples::train_step(data, training, *parts, rate(at.steps++), pass));
       if (progress) progress->step(losses.back());
-      if constexpr (requires { training.load({}); })
-        if (settings.checkpoint.after_step(comm, training, at.steps, settings.steps, at.data)) {
-          progress.reset();
-          if (speaks) fmt::print("stopped after step {}: continue with --resume\n", at.steps);
-          return false;
-        }
+      if (settings.checkpoint.after_step(comm, training, at.steps, settings.steps, at.data)) {
+        progress.reset();
+        if (speaks) fmt::print("stopped after step {}: continue with --resume\n", at.steps);
+        return false;
+      }
     }
   }
   progress.reset();
@@ -346,8 +363,9 @@ void print_fake_step(distx::AnyCommunicator<>& data, const Settings& settings, c
                                   {"gradients", memory.gradients},
                                   {"optimizer", memory.optimizer},
                                   {"in flight", memory.in_flight},
+                                  {"activations", memory.activations},
                                   {"in all", memory.total}})
-    fmt::print("memory: {:<10} {:>12.3f} MB, at most {:.3f} MB\n", name, megabytes(use.held), megabytes(use.peak));
+    fmt::print("memory: {:<11} {:>11.3f} MB, at most {:.3f} MB\n", name, megabytes(use.held), megabytes(use.peak));
   for (const auto& [operation, moved] : traffic.entries())
     if (moved.calls > 0)
       fmt::print("a step: {:<14} {:>8} calls, {:.3f} MB sent, {:.3f} MB received\n", operation, moved.calls,
@@ -380,12 +398,13 @@ void train_alike(distx::AnyCommunicator<>& comm, const Settings& settings, const
     output.write(comm, model, training, examples::Gpt2Config(task.shape));
 }
 
+template <bool Recompute>
 void train_on_mesh(distx::AnyCommunicator<>& comm, const Settings& settings, const Task& task) {
   using Grid = examples::Grid;
   distx::Metered<distx::AnyCommunicator<>> metered(comm.share());
   const Grid mesh(metered, settings.mesh.sizes(settings.training));
-  examples::MeshGpt<distx::layers::TensorParallel<Grid, examples::Data, examples::Model>> model(mesh, task.shape,
-                                                                                                settings.seed);
+  using Split = distx::layers::TensorParallel<Grid, examples::Data, examples::Model>;
+  examples::MeshGpt<Split, Recompute> model(mesh, task.shape, settings.seed);
   distx::TensorParameterList<> parameters;
   examples::WeightCounts weights;
   model.for_each_parameter([&](const auto& parameter) {
@@ -422,8 +441,7 @@ void run(distx::AnyConnector& connector, const Settings& settings) {
     settings.training.check("--batch", settings.batch);
     if (settings.mesh.given()) (void)settings.mesh.sizes(settings.training);
     for (const auto& [flag, value] :
-         {std::pair("--checkpoint", settings.checkpoint.directory), std::pair("--model", settings.model),
-          std::pair("--save-model", settings.save_model)})
+         {std::pair("--model", settings.model), std::pair("--save-model", settings.save_model)})
       if (settings.mesh.given() && !value.empty())
         throw distx::InvalidArgument(std::string(flag) +
                                      " is not for a model that is split by --mesh: leave one of them out");
@@ -443,8 +461,10 @@ void run(distx::AnyConnector& connector, const Settings& settings) {
       own.training.accumulate = static_cast<std::size_t>(std::max(1, own.training.virtual_ranks / comm.size()));
       own.batch *= own.training.accumulate;
     }
-    if (own.mesh.given())
-      train_on_mesh(comm, own, *task);
+    if (own.mesh.given() && own.recompute)
+      train_on_mesh<true>(comm, own, *task);
+    else if (own.mesh.given())
+      train_on_mesh<false>(comm, own, *task);
     else if (own.training.short_weights())
       train_alike<distx::bfloat16>(comm, own, *task);
     else

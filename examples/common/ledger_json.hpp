@@ -29,6 +29,7 @@ inline nlohmann::json ledger_json(const distx::observe::MemoryLedger& ledger) {
           {"gradients", one(ledger.gradients)},
           {"optimizer", one(ledger.optimizer)},
           {"in_flight", one(ledger.in_flight)},
+          {"activations", one(ledger.activations)},
           {"total", one(ledger.total)}};
 }
 

@@ -76,7 +76,8 @@ MeshTraining make_training(const Grid& mesh, const distx::TensorParameterList<>&
                            const TrainingFlags& flags) {
   return with_optimizer(flags, [&]<class Optimizer>(const Optimizer& optimizer) -> MeshTraining {
     if constexpr (distx::ElementwiseOptimizer<Optimizer>)
-      return MeshTraining(MeshTraining::Inner(mesh, parameters, optimizer, options_of(flags)));
+      return flags.accumulate == 1 ? MeshTraining(MeshTraining::Whole(mesh, parameters, optimizer, options_of(flags)))
+                                   : MeshTraining(MeshTraining::Parts(mesh, parameters, optimizer, options_of(flags)));
     else
       throw distx::Error("this optimizer looks at whole weights");
   });

@@ -43,8 +43,6 @@ std::array<int, 2> MeshFlag::sizes(const TrainingFlags& training) const {
     throw distx::InvalidArgument("--mesh trains float weights only: leave out --precision bf16");
   if (training.reproducible)
     throw distx::InvalidArgument("--mesh does not support --reproducible: leave one of them out");
-  if (training.accumulate != 1)
-    throw distx::InvalidArgument("--mesh does not support micro-batches: leave out --accumulate");
   if (training.optimizer != "adamw" && training.optimizer != "sgd")
     throw distx::InvalidArgument("--mesh does not support --optimizer " + training.optimizer +
                                  ", which needs whole weights: use --optimizer adamw or sgd");

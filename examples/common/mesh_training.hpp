@@ -4,7 +4,9 @@
 #include <chrono>
 #include <memory>
 #include <utility>
+#include <variant>
 
+#include <distx/checkpoint.hpp>
 #include <distx/parallel/mesh_parallel.hpp>
 
 #include "mesh_flag.hpp"
@@ -17,46 +19,78 @@ namespace examples {
 class MeshTraining {
   using Clock = std::chrono::steady_clock;
 
- public:
-  using Inner = distx::MeshParallel<Data, distx::ZeRO<distx::Dynamic>>;
+  template <class F>
+  decltype(auto) with_inner(F&& f) {
+    return std::visit(f, inner_);
+  }
 
-  explicit MeshTraining(Inner inner) : inner_(std::move(inner)) {}
+ public:
+  /// With one micro-batch a step, or several.
+  using Whole = distx::MeshParallel<Data, distx::ZeRO<distx::Dynamic>>;
+  using Parts = distx::MeshParallel<Data, distx::ZeRO<distx::Dynamic>, distx::Accumulate<distx::Sharded>>;
+
+  template <class Training>
+  explicit MeshTraining(Training inner) : inner_(std::move(inner)) {}
 
   /// The time until here belongs to no step.
   void begin_step() { last_ = Clock::now(); }
 
   template <class... Ps>
-  [[nodiscard]] Inner::scope unshard(const Ps&... parameters) {
+  [[nodiscard]] Whole::scope unshard(const Ps&... parameters) {
     charge(times_.compute);
-    auto scope = inner_.unshard(parameters...);
+    auto scope = with_inner([&](auto& inner) { return inner.unshard(parameters...); });
     charge(times_.communication);
     return scope;
   }
   template <class W, class G>
   void ready(const W& weight, const G& gradient) {
     charge(times_.compute);
-    inner_.ready(weight, gradient);
+    with_inner([&](auto& inner) { inner.ready(weight, gradient); });
     charge(times_.communication);
   }
-  /// @pre the step has one micro-batch
-  [[nodiscard]] std::shared_ptr<void> micro_batch(const distx::MicroBatchIndex&) const { return nullptr; }
+  /// Until the scope ends, gradients are those of one of several micro-batches.
+  [[nodiscard]] std::shared_ptr<void> micro_batch(const distx::MicroBatchIndex& which) {
+    charge(times_.compute);
+    std::shared_ptr<void> scope;
+    if (auto* const parts = std::get_if<Parts>(&inner_))
+      scope = std::make_shared<decltype(parts->micro_batch(which))>(parts->micro_batch(which));
+    charge(times_.communication);
+    return scope;
+  }
   /// Until the scope ends, weights are used without gradients.
-  [[nodiscard]] auto evaluate() { return inner_.evaluate(); }
+  [[nodiscard]] auto evaluate() {
+    return with_inner([](auto& inner) { return inner.evaluate(); });
+  }
+  [[nodiscard]] distx::CountedMemory count_activations(std::size_t bytes) {
+    return with_inner([&](auto& inner) { return inner.count_activations(bytes); });
+  }
 
   void step(const distx::StepOptions& options) {
-    charge(times_.compute);
-    inner_.reduce_gradients();
-    charge(times_.communication);
-    inner_.update_weights(options);
-    charge(times_.update);
-    inner_.gather_weights();
-    charge(times_.communication);
+    with_inner([&](auto& inner) {
+      charge(times_.compute);
+      inner.reduce_gradients();
+      charge(times_.communication);
+      inner.update_weights(options);
+      charge(times_.update);
+      inner.gather_weights();
+      charge(times_.communication);
+    });
+  }
+  /// Saves a checkpoint; the time belongs to no step. Collective.
+  void save(const std::filesystem::path& directory, const distx::checkpoint::SaveOptions& options) {
+    with_inner([&](auto& inner) { distx::checkpoint::save(directory, inner, options); });
+  }
+  /// Loads a checkpoint. Collective.
+  distx::checkpoint::Loaded load(const std::filesystem::path& folder) {
+    return with_inner([&](auto& inner) { return distx::checkpoint::load(folder, inner); });
   }
 
   /// The sums over all steps.
   [[nodiscard]] const StepTimes& times() const { return times_; }
   /// The bytes that this rank holds.
-  [[nodiscard]] distx::observe::MemoryLedger memory() const { return inner_.memory(); }
+  [[nodiscard]] distx::observe::MemoryLedger memory() const {
+    return std::visit([](const auto& inner) { return inner.memory(); }, inner_);
+  }
 
  private:
   void charge(double& sum) {
@@ -64,7 +98,7 @@ class MeshTraining {
     sum += std::chrono::duration<double>(now - std::exchange(last_, now)).count();
   }
 
-  Inner inner_;
+  std::variant<Whole, Parts> inner_;
   StepTimes times_;
   Clock::time_point last_ = Clock::now();
 };

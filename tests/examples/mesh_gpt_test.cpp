@@ -34,11 +34,18 @@ template <class M, class Training, class F>
 void train(M& model, Training& training, int place, int places, F&& each) {
   const int count = sequences / places;
   for (int step = 0; step < steps; ++step) {
-    const auto loss = model.forward(text(step, place * count, count, 0), text(step, place * count, count, 1),
-                                    shape.context, training);
-    model.backward(training);
+    const auto inputs = text(step, place * count, count, 0), targets = text(step, place * count, count, 1);
+    double loss = 0;
+    if constexpr (requires { typename M::Activations; }) {
+      auto [mean, kept] = model.forward(inputs, targets, shape.context, training);
+      model.backward(std::move(kept), training);
+      loss = static_cast<double>(mean);
+    } else {
+      loss = static_cast<double>(model.forward(inputs, targets, shape.context, training));
+      model.backward(training);
+    }
     training.step({.learning_rate = 0.02});
-    each(step, static_cast<double>(loss));
+    each(step, loss);
   }
 }
 

@@ -118,6 +118,16 @@ def splits(how):
         for stage in (0, 1):
             check("threads", how["threads"], data, model, stage)
     check("threads", how["threads"], 2, 2, 3)
+    for stage, mesh in ((0, "data=2,model=1"), (1, "data=1,model=2"), (2, "data=2,model=1"), (3, "data=2,model=2")):
+        ranks = 4 if stage == 3 else 2
+        flags = [*few, "--batch", "4" if "data=1" in mesh else "2", "--zero", str(stage), "--accumulate", "2", "--mesh", mesh]
+        kept, again = report(how["threads"](ranks), *flags), report(how["threads"](ranks), *flags, "--recompute")
+        agree(f"{mesh}, stage {stage}, 2 micro-batches", alone, kept, "step_losses")
+        same_weights({f"{mesh}, stage {stage}": kept, "the same, recomputed": again})
+        most, least = (said["memory"][0]["activations"]["peak"] for said in (kept, again))
+        print(f"activations of at most {most} bytes, recomputed {least}", flush=True)
+        if not least < 0.7 * most:
+            sys.exit("recomputing does not save memory")
     for name, way in how.items():
         if name != "threads":
             check(name, way, 2, 2, 1)
@@ -178,7 +188,8 @@ def precision(how):
 
 def resumes(how):
     few = ["--steps", "40", "--batch", "2", "--sample", "0"]
-    cases = [("threads", 3, ["--zero", "3", "--clip", "0.5"]), ("shm", 2, ["--zero", "1", "--precision", "bf16"])]
+    cases = [("threads", 3, ["--zero", "3", "--clip", "0.5"]), ("shm", 2, ["--zero", "1", "--precision", "bf16"]),
+             ("threads", 4, ["--zero", "1", "--accumulate", "2", "--mesh", "data=2,model=2"])]
     for name, ranks, flags in cases:
         resume(f"{name} on {ranks}", [*how[name](ranks), *few, *flags])
 
@@ -254,14 +265,13 @@ def refuses(program, mpi):
             (["--mesh", "model=2"], "invalid --mesh"),
             (["--mesh", "data=2,model=2x"], "invalid --mesh"),
             (["--mesh", "data=1,model=2", "--precision", "bf16"], "leave out --precision bf16"),
-            (["--mesh", "data=1,model=2", "--accumulate", "2"], "leave out --accumulate"),
+            (["--recompute"], "--mesh"),
             (["--mesh", "data=1,model=2", "--optimizer", "lamb"], "use --optimizer adamw or sgd"),
             (["--mesh", "data=5,model=2"], "mesh 5 x 2 does not match"),
             (["--seed", "-1"], "--seed"),
             (["--clip", "0"], "give --clip a number above 0"),
             (["--precision", "f16"], "--precision"),
             (["--every", "5"], "--checkpoint"),
-            (["--mesh", "data=1,model=2", "--checkpoint", os.path.join(folder, "run")], "split by --mesh"),
             (["--mesh", "data=1,model=2", "--save-model", os.path.join(folder, "model")], "split by --mesh"),
             (["--model", folder], "--tokens"),
             (["--tokens", enough, "--logits", enough], "enough.txt' exists: give --logits another name"),
