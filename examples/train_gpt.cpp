@@ -207,8 +207,8 @@ std::string weights_hash(const examples::BasicGpt<Weight>& model, Training& trai
 }
 
 /// At rank 0.
-template <class Split, bool Recompute, class Training>
-std::string weights_hash(const examples::MeshGpt<Split, Recompute>& model, Training& training) {
+template <class Weight, class Split, bool Recompute, class Training>
+std::string weights_hash(const examples::MeshGpt<Weight, Split, Recompute>& model, Training& training) {
   const auto scope = training.evaluate();
   examples::WeightsHash hash;
   model.for_each_parameter([&](const auto& parameter) {
@@ -398,20 +398,25 @@ void train_alike(distx::AnyCommunicator<>& comm, const Settings& settings, const
     output.write(comm, model, training, examples::Gpt2Config(task.shape));
 }
 
-template <bool Recompute>
+template <class Weight, bool Recompute>
 void train_on_mesh(distx::AnyCommunicator<>& comm, const Settings& settings, const Task& task) {
   using Grid = examples::Grid;
   distx::Metered<distx::AnyCommunicator<>> metered(comm.share());
   const Grid mesh(metered, settings.mesh.sizes(settings.training));
   using Split = distx::layers::TensorParallel<Grid, examples::Data, examples::Model>;
-  examples::MeshGpt<Split, Recompute> model(mesh, task.shape, settings.seed);
+  examples::MeshGpt<Weight, Split, Recompute> model(mesh, task.shape, settings.seed);
   distx::TensorParameterList<> parameters;
   examples::WeightCounts weights;
   model.for_each_parameter([&](const auto& parameter) {
     parameters.add(parameter);
     weights.all += distx::volume(parameter.extents());
   });
-  auto training = examples::make_training(mesh, parameters, settings.training);
+  auto training = [&] {
+    if constexpr (sizeof(Weight) == 2)
+      return examples::make_mesh_training<distx::Precision<Weight>>(mesh, parameters, settings.training);
+    else
+      return examples::make_mesh_training<>(mesh, parameters, settings.training);
+  }();
   auto& data = mesh.along<examples::Data>();
   if (settings.fake > 0) return print_fake_step(data, settings, task.corpus, model, training, weights, metered);
   train(comm, data, settings, task.corpus, model, training, weights, metered);
@@ -461,14 +466,18 @@ void run(distx::AnyConnector& connector, const Settings& settings) {
       own.training.accumulate = static_cast<std::size_t>(std::max(1, own.training.virtual_ranks / comm.size()));
       own.batch *= own.training.accumulate;
     }
-    if (own.mesh.given() && own.recompute)
-      train_on_mesh<true>(comm, own, *task);
-    else if (own.mesh.given())
-      train_on_mesh<false>(comm, own, *task);
-    else if (own.training.short_weights())
-      train_alike<distx::bfloat16>(comm, own, *task);
+    const auto with_weights = [&]<class Weight>(std::type_identity<Weight>) {
+      if (!own.mesh.given())
+        train_alike<Weight>(comm, own, *task);
+      else if (own.recompute)
+        train_on_mesh<Weight, true>(comm, own, *task);
+      else
+        train_on_mesh<Weight, false>(comm, own, *task);
+    };
+    if (own.training.short_weights())
+      with_weights(std::type_identity<distx::bfloat16>());
     else
-      train_alike<float>(comm, own, *task);
+      with_weights(std::type_identity<float>());
   };
   if (settings.fake > 0)
     on_rank(distx::AnyCommunicator<>(distx::FakeCommunicator(settings.rank, settings.fake)));

@@ -72,16 +72,24 @@ BorrowedTraining make_training(distx::AnyCommunicator<> comm, const std::vector<
   return make<BorrowedTraining>(comm, parameters, flags);
 }
 
-MeshTraining make_training(const Grid& mesh, const distx::TensorParameterList<>& parameters,
-                           const TrainingFlags& flags) {
-  return with_optimizer(flags, [&]<class Optimizer>(const Optimizer& optimizer) -> MeshTraining {
-    if constexpr (distx::ElementwiseOptimizer<Optimizer>)
-      return flags.accumulate == 1 ? MeshTraining(MeshTraining::Whole(mesh, parameters, optimizer, options_of(flags)))
-                                   : MeshTraining(MeshTraining::Parts(mesh, parameters, optimizer, options_of(flags)));
-    else
+template <class... Policies>
+MeshTraining<Policies...> make_mesh_training(const Grid& mesh, const distx::TensorParameterList<>& parameters,
+                                             const TrainingFlags& flags) {
+  using Training = MeshTraining<Policies...>;
+  return with_optimizer(flags, [&]<class Optimizer>(const Optimizer& optimizer) -> Training {
+    if constexpr (!distx::ElementwiseOptimizer<Optimizer>)
       throw distx::Error("this optimizer looks at whole weights");
+    else if (flags.accumulate == 1)
+      return Training(typename Training::Whole(mesh, parameters, optimizer, options_of(flags)));
+    else
+      return Training(typename Training::Parts(mesh, parameters, optimizer, options_of(flags)));
   });
 }
+
+template MeshTraining<> make_mesh_training(const Grid&, const distx::TensorParameterList<>&, const TrainingFlags&);
+template MeshTraining<distx::Precision<distx::bfloat16>> make_mesh_training(const Grid&,
+                                                                            const distx::TensorParameterList<>&,
+                                                                            const TrainingFlags&);
 
 distx::TrainingPlan plan(const TrainingFlags& flags, const WeightCounts& weights, int ranks, bool share_memory) {
   const auto one = [&]<class Optimizer>(std::size_t count, const Optimizer&) {

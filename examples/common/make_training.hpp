@@ -34,8 +34,9 @@ struct WeightCounts {
 
 /// The same of weights that are split over a mesh.
 /// @pre MeshFlag::sizes has seen the flags
-MeshTraining make_training(const Grid& mesh, const distx::TensorParameterList<>& parameters,
-                           const TrainingFlags& flags);
+template <class... Policies>
+MeshTraining<Policies...> make_mesh_training(const Grid& mesh, const distx::TensorParameterList<>& parameters,
+                                             const TrainingFlags& flags);
 
 /// Returns the memory and traffic of each rank that the formula predicts for these flags.
 /// @param share_memory  whether the ranks can read each other's memory

@@ -39,8 +39,6 @@ std::array<int, 2> MeshFlag::sizes(const TrainingFlags& training) const {
   if (data == 0 || model == 0 || !left.empty())
     throw distx::InvalidArgument("invalid --mesh " + text +
                                  ": give data=2,model=2, the numbers of ranks that batches and weights are split over");
-  if (training.short_weights())
-    throw distx::InvalidArgument("--mesh trains float weights only: leave out --precision bf16");
   if (training.reproducible)
     throw distx::InvalidArgument("--mesh does not support --reproducible: leave one of them out");
   if (training.optimizer != "adamw" && training.optimizer != "sgd")

@@ -16,6 +16,8 @@ namespace examples {
 
 /// Wraps a `MeshParallel` training for a model and measures the time of each phase. Communication of the layers during
 /// their computation counts as computation.
+/// @tparam Policies  Precision for 16-bit weights
+template <class... Policies>
 class MeshTraining {
   using Clock = std::chrono::steady_clock;
 
@@ -26,8 +28,8 @@ class MeshTraining {
 
  public:
   /// With one micro-batch a step, or several.
-  using Whole = distx::MeshParallel<Data, distx::ZeRO<distx::Dynamic>>;
-  using Parts = distx::MeshParallel<Data, distx::ZeRO<distx::Dynamic>, distx::Accumulate<distx::Sharded>>;
+  using Whole = distx::MeshParallel<Data, distx::ZeRO<distx::Dynamic>, Policies...>;
+  using Parts = distx::MeshParallel<Data, distx::ZeRO<distx::Dynamic>, distx::Accumulate<distx::Sharded>, Policies...>;
 
   template <class Training>
   explicit MeshTraining(Training inner) : inner_(std::move(inner)) {}
@@ -36,7 +38,7 @@ class MeshTraining {
   void begin_step() { last_ = Clock::now(); }
 
   template <class... Ps>
-  [[nodiscard]] Whole::scope unshard(const Ps&... parameters) {
+  [[nodiscard]] typename Whole::scope unshard(const Ps&... parameters) {
     charge(times_.compute);
     auto scope = with_inner([&](auto& inner) { return inner.unshard(parameters...); });
     charge(times_.communication);
@@ -61,7 +63,7 @@ class MeshTraining {
   [[nodiscard]] auto evaluate() {
     return with_inner([](auto& inner) { return inner.evaluate(); });
   }
-  [[nodiscard]] distx::CountedMemory count_activations(std::size_t bytes) {
+  [[nodiscard]] distx::observe::CountedMemory count_activations(std::size_t bytes) {
     return with_inner([&](auto& inner) { return inner.count_activations(bytes); });
   }
 

@@ -36,17 +36,18 @@ FirstWeights(A, B, C, D) -> FirstWeights<A, B, C, D>;
 ///
 /// The training is a distx::MeshParallel along the mesh's data axis, or looks like one.
 ///
+/// @tparam Weight  float, or distx::bfloat16, which is computed in float
 /// @tparam Recompute  whether blocks keep only their inputs for the backward pass
-template <class Split, bool Recompute = false>
+template <class Weight, class Split, bool Recompute = false>
 class MeshGpt {
   using Mesh = typename Split::mesh;
   template <std::size_t Rank, class... Ps>
-  using Tensor = typename Split::template tensor<float, Rank, Ps...>;
+  using Tensor = typename Split::template tensor<Weight, Rank, Ps...>;
   using Batches = distx::Shard<0, typename Split::data>;
   using Vocabulary = distx::Shard<2, typename Split::model>;
   using Stream = Tensor<3, typename Split::residual>;
   using Tokens = distx::DistTensor<Token, 2, Mesh, distx::Layout<Batches>>;
-  using TransformerBlock = distx::layers::TransformerBlock<float, Split>;
+  using TransformerBlock = distx::layers::TransformerBlock<Weight, Split>;
   using Block = std::conditional_t<Recompute, distx::layers::Recomputed<TransformerBlock>, TransformerBlock>;
   using OfBlock =
       std::conditional_t<Recompute, distx::layers::Activations<Stream>, typename TransformerBlock::activations>;
@@ -55,7 +56,7 @@ class MeshGpt {
 
  public:
   using Scalar = float;
-  /// What a forward pass keeps for its backward pass.
+  /// The arguments and results of a forward pass that its backward pass needs.
   struct Activations {
     Tokens ids, targets;
     std::vector<OfBlock> blocks;
@@ -163,8 +164,8 @@ class MeshGpt {
   static Values numbers(InitialWeights& initial, std::size_t count, double deviation) {
     return std::make_shared<const std::vector<float>>(initial.numbers<float>(count, deviation));
   }
-  static distx::layers::ParallelEmbedding<float, Split> embedding(const Mesh& mesh, const GptShape& shape,
-                                                                  InitialWeights& initial) {
+  static distx::layers::ParallelEmbedding<Weight, Split> embedding(const Mesh& mesh, const GptShape& shape,
+                                                                   InitialWeights& initial) {
     constexpr double deviation = 0.02;
     const auto tokens = numbers(initial, shape.vocabulary * shape.width, deviation);
     const auto places = numbers(initial, shape.context * shape.width, deviation);
@@ -198,9 +199,9 @@ class MeshGpt {
 
   Mesh mesh_;
   GptShape shape_;
-  distx::layers::ParallelEmbedding<float, Split> embedding_;
+  distx::layers::ParallelEmbedding<Weight, Split> embedding_;
   std::vector<Block> blocks_;
-  distx::layers::ParallelLayerNorm<float, Split> norm_;
+  distx::layers::ParallelLayerNorm<Weight, Split> norm_;
   Matrix<Scalar> matrix_;
 };
 

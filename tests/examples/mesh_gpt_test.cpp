@@ -75,7 +75,7 @@ std::vector<double> losses_on(const std::array<int, 2>& mesh_shape) {
   std::vector<double> losses(steps);
   on_ranks(mesh_shape[0] * mesh_shape[1], [&](distx::ThreadCommunicator& comm) {
     const Grid mesh(comm, mesh_shape);
-    examples::MeshGpt<distx::layers::TensorParallel<Grid, Data, Model, SequenceParallel>> model(mesh, shape, 1);
+    examples::MeshGpt<float, distx::layers::TensorParallel<Grid, Data, Model, SequenceParallel>> model(mesh, shape, 1);
     distx::TensorParameterList<> list;
     model.for_each_parameter([&](const auto& parameter) { list.add(parameter); });
     distx::MeshParallel<Data, distx::ZeRO<Stage>> training(mesh, list, distx::AdamW{}, options);

@@ -128,6 +128,10 @@ def splits(how):
         print(f"activations of at most {most} bytes, recomputed {least}", flush=True)
         if not least < most:
             sys.exit("recomputing does not save memory")
+    short = report(how["threads"](1), *few, "--batch", "4", "--precision", "bf16")
+    for stage in (0, 3):
+        said = report(how["threads"](4), *few, "--batch", "2", "--precision", "bf16", "--zero", str(stage), "--mesh", "data=2,model=2")
+        agree(f"2 x 2 in bf16, stage {stage}", short, said, "step_losses", 1e-3)
     for name, way in how.items():
         if name != "threads":
             check(name, way, 2, 2, 1)
@@ -264,7 +268,6 @@ def refuses(program, mpi):
             (["--zero", "4"], "--zero"),
             (["--mesh", "model=2"], "invalid --mesh"),
             (["--mesh", "data=2,model=2x"], "invalid --mesh"),
-            (["--mesh", "data=1,model=2", "--precision", "bf16"], "leave out --precision bf16"),
             (["--recompute"], "--mesh"),
             (["--mesh", "data=1,model=2", "--optimizer", "lamb"], "use --optimizer adamw or sgd"),
             (["--mesh", "data=5,model=2"], "mesh 5 x 2 does not match"),

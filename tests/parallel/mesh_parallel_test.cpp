@@ -56,6 +56,23 @@ TEST_CASE("ranks with and without a part of the float16 weights have the same lo
     }
 }
 
+TEST_CASE("a float gradient of bfloat16 weights is reduced over the mesh before it is rounded") {
+  using distx::bfloat16;
+  using mesh_model::Grid, mesh_model::Data, mesh_model::Model;
+  toy::on_ranks(3, [&](distx::ThreadCommunicator& comm) {
+    const Grid mesh(comm, {1, 3});
+    const distx::TensorParameter<bfloat16, 1, Grid> weight("weight", mesh, {2}, [](const auto&) { return 0.0f; });
+    distx::TensorParameterList<> list;
+    list.add(weight);
+    distx::MeshParallel<Data, distx::ZeRO<0>, distx::Precision<bfloat16>> training(mesh, list, distx::SGD{});
+    const std::array terms{1.0035f, -1.0035f};  // each would be rounded to 1
+    training.ready(weight, distx::from_local<distx::Partial<Model>>(mesh, {2}, std::span(terms)));
+    training.step({.learning_rate = 1});
+    CHECK(static_cast<float>(weight.local()[0]) == -3.015625f);
+    CHECK(static_cast<float>(weight.local()[1]) == 3.015625f);
+  });
+}
+
 TEST_CASE("custom updates of what a rank owns on a mesh give the weights of update, also where a rank has no part") {
   using mesh_model::Grid, mesh_model::Data, mesh_model::Model;
   using Cut = distx::Layout<distx::Shard<0, Model>>;

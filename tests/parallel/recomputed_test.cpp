@@ -20,7 +20,7 @@ using Grid = distx::Mesh<Data, Model>;
 template <bool SequenceParallel>
 using Split = distx::layers::TensorParallel<Grid, Data, Model, SequenceParallel>;
 
-// Every tensor of a block has at least 1 KiB on each of 4 ranks, which tells it from what else is allocated.
+// Every tensor of a block has at least 1 KiB on each of 4 ranks, which distinguishes it from other allocations.
 constexpr std::size_t batch = 4, length = 8, heads = 4, width = 32, blocks = 3;
 
 struct At {
@@ -192,7 +192,7 @@ TEST_CASE("the ledger counts the activations that are allocated, and a recompute
   const auto recomputed = peak_of<Split<false>, Recomputed>({1, 1});
   CHECK(recomputed.ledger == (blocks - 1) * tokens * width + tokens * 16 * width);
   CHECK(recomputed.left == 0);
-  // On two ranks of the model axis, tokens are whole, and so are the inputs of the norms unless they are shared out.
+  // On two ranks of the model axis, tokens are whole, and so are the inputs of the norms unless they are sharded.
   CHECK(peak_of<Split<false>, Kept>({1, 2}).ledger == blocks * tokens * (4 + 6) * width);
   CHECK(peak_of<Split<true>, Kept>({1, 2}).ledger == blocks * tokens * (1 + 2 + 6) * width);
   CHECK(peak_of<Split<false>, Recomputed>({1, 2}).ledger == (blocks - 1) * tokens * width + tokens * (4 + 6) * width);

@@ -32,6 +32,12 @@ TEST_CASE("functions of each element equal Eigen's in every supported layout") {
   CHECK(cases::check<distx::rules::Elementwise, 2>(
             {x}, whole(matrix(x).array().exp(), {5, 7}), rounding,
             [](const auto& a) { return distx::ops::map(a, [](double v) { return std::exp(v); }); }) == "");
+  const auto rounded = [](double v) {
+    return static_cast<double>(static_cast<float>(distx::bfloat16(static_cast<float>(v))));
+  };
+  CHECK(cases::check<distx::rules::Elementwise, 2>(
+            {x}, whole(matrix(x).unaryExpr(rounded), {5, 7}), 0,
+            [](const auto& a) { return distx::ops::cast<double>(distx::ops::cast<distx::bfloat16>(a)); }) == "");
   CHECK(cases::check<distx::rules::LinearElementwise, 2>({x}, whole(-3 * matrix(x), {5, 7}), 0,
                                                          [](const auto& a) { return distx::ops::scale(a, -3); }) == "");
 }

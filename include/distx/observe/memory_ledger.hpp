@@ -96,6 +96,8 @@ class MemoryAccount {
 
 }  // namespace detail
 
+namespace observe {
+
 /// Bytes that the memory ledger of a training counts until this object is destroyed. Move-only; it may outlive the
 /// training, and be destroyed by any thread.
 class CountedMemory {
@@ -122,5 +124,7 @@ class CountedMemory {
   observe::MemoryKind kind_{};
   std::size_t bytes_ = 0;
 };
+
+}  // namespace observe
 
 }  // namespace distx::inline DISTX_ABI

@@ -97,8 +97,8 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
   /// Adds `gradient` to the gradient of `weight`, reduced over the axes where it is Partial, and declares it final.
   ///
   /// Collective over the axes that it reduces, in the same order on every rank.
-  /// @param gradient  a distributed tensor of the weight's extents and element type, with a layout that GradientOf
-  /// allows
+  /// @param gradient  a distributed tensor of the weight's extents, with a layout that GradientOf allows, of the
+  ///   weight's element type, or of float for a 16-bit weight: then the reduced gradient is rounded
   /// @throws InvalidArgument if extents or meshes differ; otherwise as DataParallel::ready
   template <class W, class G>
     requires detail::GradientOf<G, W, Data>
@@ -197,8 +197,18 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
   void add_gradient(const W& weight, const G& gradient, const here& location) {
     const auto* const part = detail::TensorAccess::part(weight);
     if (part == nullptr) return;
-    add(mesh_.stream, Methods::gradient(*part), Span<const detail::value_of<G>, space>(gradient.local()));
+    if constexpr (std::same_as<detail::value_of<G>, detail::value_of<W>>)
+      add(mesh_.stream, Methods::gradient(*part), Span<const detail::value_of<G>, space>(gradient.local()));
+    else
+      add(mesh_.stream, Methods::gradient(*part), rounded<detail::value_of<W>>(gradient).span());
     this->ready_after({mesh_.stream, location}, *part);
+  }
+  template <class T, class G>
+  static Buffer<T, space> rounded(const G& gradient) {
+    const auto stream = gradient.mesh().template stream<space>();
+    auto values = detail::buffer_on<T, space>(stream, gradient.local().size(), uninitialized);
+    cast(stream, values.span(), Span<const detail::value_of<G>, space>(gradient.local()));
+    return values;
   }
   /// Checks, over the parts of all ranks, that Precision and `.loss_scale` apply to some weight.
   template <class MeshT>

@@ -50,7 +50,8 @@ struct GradientFacts<Data, W, G, Mesh<Axes...>> {
 
 template <class W, class G>
 inline constexpr bool same_kind =
-    std::is_same_v<mesh_of<W>, mesh_of<G>> && rank_of<W> == rank_of<G> && std::is_same_v<value_of<W>, value_of<G>>;
+    std::is_same_v<mesh_of<W>, mesh_of<G>> && rank_of<W> == rank_of<G> &&
+    (std::is_same_v<value_of<G>, value_of<W>> || std::is_same_v<value_of<G>, accumulator_t<value_of<W>>>);
 
 template <class... Ps, class G>
 auto reduced_to(std::type_identity<Placements<Ps...>>, const G& gradient, const std::source_location& location) {

@@ -233,7 +233,7 @@ class TrainingMethods {
   [[nodiscard]] observe::MemoryLedger memory() const { return engine_->account()->ledger(); }
   /// Counts bytes that a forward pass keeps for its backward pass, as activations of `memory()`, until the result is
   /// destroyed. The layers of `distx::layers` call it. Local.
-  [[nodiscard]] CountedMemory count_activations(std::size_t bytes) {
+  [[nodiscard]] observe::CountedMemory count_activations(std::size_t bytes) {
     if constexpr (Alone)
       return {};
     else

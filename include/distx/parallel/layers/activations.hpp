@@ -9,7 +9,7 @@
 
 namespace distx::inline DISTX_ABI::layers {
 
-/// What a layer's forward pass keeps for its backward pass: tensors, and the Activations of inner layers.
+/// The tensors that a layer's forward pass keeps for its backward pass, and the Activations of inner layers.
 ///
 /// Move-only. `memory()` of the training counts the tensors' bytes as activations until this object is destroyed. Since
 /// `backward` takes it, any number of forward passes may precede their backward passes.
@@ -39,7 +39,7 @@ class Activations {
  private:
   struct Held {
     std::tuple<Kept...> kept;
-    CountedMemory counted;
+    observe::CountedMemory counted;
   };
 
   template <class T>

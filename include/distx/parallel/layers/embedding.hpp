@@ -67,9 +67,9 @@ class ParallelEmbedding {
   template <class Ids, class Training>
   [[nodiscard]] auto forward(const Ids& ids, Training& training) const {
     const auto weights = training.unshard(tokens_, positions_);
-    const auto x = redistribute<typename Split::residual>(ops::embedding(ids, tokens_));
+    const auto x = redistribute<typename Split::residual>(ops::embedding(ids, detail::computed(tokens_)));
     const std::size_t first = x.offset()[1];
-    return rules::apply<detail::AddPositions>(x, positions_, [&](auto in, auto table, auto out) {
+    return rules::apply<detail::AddPositions>(x, detail::computed(positions_), [&](auto in, auto table, auto out) {
       for (std::size_t b = 0; b < in.extent(0); ++b)
         for (std::size_t t = 0; t < in.extent(1); ++t)
           for (std::size_t i = 0; i < in.extent(2); ++i) out(b, t, i) = in(b, t, i) + table(first + t, i);
@@ -79,15 +79,17 @@ class ParallelEmbedding {
   template <class Ids, class G, class Training>
   void backward(const Ids& ids, const G& gradient, Training& training) const {
     const auto weights = training.unshard(tokens_, positions_);
-    training.ready(tokens_, ops::embedding_backward(tokens_, ids, redistribute<typename Split::tokens>(gradient)));
+    training.ready(tokens_, ops::embedding_backward(detail::computed(tokens_), ids,
+                                                    redistribute<typename Split::tokens>(gradient)));
     const std::size_t first = gradient.offset()[1];
-    training.ready(positions_,
-                   rules::apply<detail::PositionsGradient>(positions_, gradient, [&](auto, auto terms, auto out) {
-                     fill(typename G::space::stream{}, out.values(), T{});
-                     for (std::size_t b = 0; b < terms.extent(0); ++b)
-                       for (std::size_t t = 0; t < terms.extent(1); ++t)
-                         for (std::size_t i = 0; i < terms.extent(2); ++i) out(first + t, i) += terms(b, t, i);
-                   }));
+    training.ready(positions_, rules::apply<detail::PositionsGradient>(
+                                   detail::computed(positions_), gradient, [&](auto, auto terms, auto out) {
+                                     fill(typename G::space::stream{}, out.values(), 0);
+                                     for (std::size_t b = 0; b < terms.extent(0); ++b)
+                                       for (std::size_t t = 0; t < terms.extent(1); ++t)
+                                         for (std::size_t i = 0; i < terms.extent(2); ++i)
+                                           out(first + t, i) += terms(b, t, i);
+                                   }));
   }
 
   /// Returns the logits (batch, length, vocabulary), sharded in the last dimension, of tokens (batch, length, width).
@@ -95,14 +97,14 @@ class ParallelEmbedding {
   template <class X, class Training>
   [[nodiscard]] auto logits(const X& tokens, Training& training) const {
     const auto weights = training.unshard(tokens_);
-    return ops::contract_input<1>(tokens, tokens_);
+    return ops::contract_input<1>(tokens, detail::computed(tokens_));
   }
   /// Returns the gradient of the tokens, in the residual layout. Collective over the model axis.
   template <class X, class G, class Training>
   [[nodiscard]] auto logits_backward(const X& tokens, const G& gradient, Training& training) const {
     const auto weights = training.unshard(tokens_);
     training.ready(tokens_, ops::contract_weight<1>(gradient, tokens));
-    return redistribute<typename Split::residual>(ops::contract<1>(gradient, tokens_));
+    return redistribute<typename Split::residual>(ops::contract<1>(gradient, detail::computed(tokens_)));
   }
 
  private:

@@ -29,13 +29,13 @@ class ParallelLayerNorm {
   template <class X, class Training>
   [[nodiscard]] auto forward(const X& x, Training& training) const {
     const auto weights = training.unshard(scale_, shift_);
-    return ops::layer_norm(x, scale_, shift_);
+    return ops::layer_norm(x, detail::computed(scale_), detail::computed(shift_));
   }
   /// Returns the gradient of `x`, and declares the weights' gradients ready.
   template <class X, class G, class Training>
   [[nodiscard]] auto backward(const X& x, const G& gradient, Training& training) const {
     const auto weights = training.unshard(scale_, shift_);
-    auto gradients = ops::layer_norm_backward(x, scale_, gradient);
+    auto gradients = ops::layer_norm_backward(x, detail::computed(scale_), gradient);
     training.ready(scale_, gradients.weight);
     training.ready(shift_, gradients.bias);
     return std::move(gradients.input);

@@ -37,7 +37,7 @@ class ColumnParallel {
   template <class X, class Training>
   [[nodiscard]] auto forward(const X& tokens, Training& training) const {
     const auto weights = training.unshard(weight_, bias_);
-    return ops::add_trailing(ops::contract<1>(tokens, weight_), bias_);
+    return ops::add_trailing(ops::contract<1>(tokens, detail::computed(weight_)), detail::computed(bias_));
   }
   /// Returns the gradient of the tokens, Partial, and declares the gradients of weight and bias ready.
   template <class X, class G, class Training>
@@ -45,7 +45,7 @@ class ColumnParallel {
     const auto weights = training.unshard(weight_, bias_);
     training.ready(bias_, ops::sum_leading<Rank - 1>(gradient));
     training.ready(weight_, ops::contract_weight<1>(tokens, gradient));
-    return ops::contract_input<1>(gradient, weight_);
+    return ops::contract_input<1>(gradient, detail::computed(weight_));
   }
 
  private:
@@ -83,20 +83,20 @@ class RowParallel {
   template <class X, class Training>
   [[nodiscard]] auto forward(const X& inputs, Training& training) const {
     const auto weights = training.unshard(weight_);
-    return ops::contract<Rank - 1>(inputs, weight_);
+    return ops::contract<Rank - 1>(inputs, detail::computed(weight_));
   }
   /// Returns the gradient of the inputs from that of the outputs, and declares the weight's gradient ready.
   template <class X, class G, class Training>
   [[nodiscard]] auto backward(const X& inputs, const G& gradient, Training& training) const {
     const auto weights = training.unshard(weight_);
     training.ready(weight_, ops::contract_weight<Rank - 1>(inputs, gradient));
-    return ops::contract_input<Rank - 1>(gradient, weight_);
+    return ops::contract_input<Rank - 1>(gradient, detail::computed(weight_));
   }
   /// Returns the reduced outputs with the bias added.
   template <class X, class Training>
   [[nodiscard]] auto add_bias(const X& total, Training& training) const {
     const auto weights = training.unshard(bias_);
-    return ops::add_trailing(total, bias_);
+    return ops::add_trailing(total, detail::computed(bias_));
   }
   /// Declares the bias's gradient ready.
   template <class G, class Training>

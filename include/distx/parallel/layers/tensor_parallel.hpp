@@ -2,6 +2,7 @@
 #pragma once
 #include "distx/parallel/layers/activations.hpp"
 #include "distx/parallel/tensor_parameter.hpp"
+#include "distx/tensor/ops/elementwise.hpp"
 #include "distx/tensor/redistribute.hpp"
 
 namespace distx::inline DISTX_ABI {
@@ -11,7 +12,8 @@ namespace layers {
 /// Tensor parallelism of a transformer (Shoeybi et al., 2019, arXiv 1909.08053): batches are sharded over the axis
 /// `Data`, attention heads and the inner width of MLPs over the axis `Model`.
 ///
-/// Activations have extents (batch, length, width).
+/// Activations have extents (batch, length, width). Layers with weights of 16-bit types compute in float; so are their
+/// activations and gradients, and `ready` rounds the reduced gradients.
 /// @tparam SequenceParallel  whether tokens of the residual stream are sharded over the model axis too (Korthikanti et
 ///   al., 2022, arXiv 2205.05198), so that norms and residuals are neither repeated nor stored on every rank
 template <detail::MeshType MeshT, class Data, class Model, bool SequenceParallel = false>
@@ -27,9 +29,9 @@ struct TensorParallel {
   /// A weight of the model.
   template <class T, std::size_t Rank, class... Ps>
   using weight = TensorParameter<T, Rank, MeshT, Layout<Ps...>>;
-  /// An activation of the model.
+  /// An activation of layers with weights of type T.
   template <class T, std::size_t Rank, class... Ps>
-  using tensor = DistTensor<T, Rank, MeshT, Layout<Ps...>>;
+  using tensor = DistTensor<accumulator_t<T>, Rank, MeshT, Layout<Ps...>>;
 };
 
 }  // namespace layers
@@ -39,6 +41,16 @@ namespace detail {
 inline constexpr auto zero_at = [](const auto&) { return 0.0F; };
 inline constexpr auto one_at = [](const auto&) { return 1.0F; };
 inline const ParameterOptions undecayed{.group = {.weight_decay = 0.0}};
+
+/// Returns a weight in the type that layers compute in, float for 16-bit types: itself, or a copy.
+template <DistributedTensor W>
+[[nodiscard]] decltype(auto) computed(const W& weight) {
+  using T = value_of<W>;
+  if constexpr (std::same_as<accumulator_t<T>, T>)
+    return (weight);
+  else
+    return ops::cast<accumulator_t<T>>(weight);
+}
 
 template <std::size_t Rank>
 Extents<Rank - 1> without_first(const Extents<Rank>& extents) {

@@ -74,9 +74,33 @@ void reject_zip() {
   }
 }
 
+template <class To>
+struct CastRule : rules::Elementwise {
+  static constexpr std::string_view name = "cast";
+  template <class From>
+  using value_type = To;
+};
+
 }  // namespace detail
 
 namespace ops {
+
+/// Returns `x` with elements of type `To`, rounded to nearest if that is narrower. Local, stream-ordered.
+///
+/// `x` is replicated or sharded on each axis; a Partial operand does not compile.
+template <class To, DistributedTensor X>
+[[nodiscard]] auto cast(const X& x, std::source_location location = std::source_location::current()) {
+  using Rule = detail::CastRule<To>;
+  if constexpr (detail::Applicable<Rule, X>) {
+    return detail::applied<Rule>(
+        {"cast", location}, [](auto stream, auto from, auto to) { distx::cast(stream, to.values(), from.values()); },
+        x);
+  } else {
+    static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
+                  "distx: cast: the operand is Partial and rounding is not linear; redistribute it first");
+    return detail::placeholder<Rule, X>();
+  }
+}
 
 /// Returns a tensor of f(element), with the extents, element type and layout of `x`. Local, stream-ordered.
 ///

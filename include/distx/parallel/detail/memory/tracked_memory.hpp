@@ -19,7 +19,7 @@ class TrackedBytes {
 
  private:
   CommunicatorMemory<std::byte, Space> memory_;
-  CountedMemory counted_;
+  observe::CountedMemory counted_;
 };
 
 template <MemorySpace Space>
