@@ -63,5 +63,7 @@ struct Forward {
   Output output;
   ActivationsT activations;  ///< for `backward`; a pass without gradients drops them
 };
+template <class Output, class ActivationsT>
+Forward(Output, ActivationsT) -> Forward<Output, ActivationsT>;
 
 }  // namespace distx::inline DISTX_ABI::layers
