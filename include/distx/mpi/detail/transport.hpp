@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <iterator>
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -60,20 +58,13 @@ struct Transport {
   return boost::mpi::environment::thread_level() == BoostThreadLevel::multiple;
 }
 
-inline void find_peers(Transport& transport, MPI_Comm world, const ErrorContext& context) {
-  MPI_Group own = MPI_GROUP_NULL;
-  check(MPI_Comm_group(transport.blocking.native_handle(), &own), "MPI_Comm_group", context);
-  const auto own_group = unique_group::from_native_handle(own);
-  MPI_Group all = MPI_GROUP_NULL;
-  check(MPI_Comm_group(world, &all), "MPI_Comm_group", context);
-  const auto all_group = unique_group::from_native_handle(all);
-  std::vector<int> ranks;
-  for (int rank = 0; rank < transport.self.size; ++rank)
-    if (rank != transport.self.rank) ranks.push_back(rank);
-  transport.peers.resize(ranks.size());
-  check(MPI_Group_translate_ranks(own, static_cast<int>(ranks.size()), ranks.data(), all, transport.peers.data()),
-        "MPI_Group_translate_ranks", context);
-}
+/// A rank's introduction to the others of a new communicator.
+struct Member {
+  std::uint64_t identity;  ///< the communicator's, if this is rank 0
+  std::uint64_t choice;    ///< of MpiOptions, equal on all ranks
+  int rank_in_world;
+  bool has_thread;  ///< see Transport
+};
 
 /// Divides MPI's `tags` tags: each tag of the user takes one for headers and some for data.
 inline void make_data_tags(Transport& transport, std::int64_t tags) noexcept {
@@ -87,32 +78,26 @@ inline void make_data_tags(Transport& transport, std::int64_t tags) noexcept {
 [[nodiscard]] inline Transport open_transport(Session& session, mpi_unique_comm comm, const MpiOptions& options) {
   Transport made;
   made.blocking = std::move(comm);
-  const MPI_Comm own = made.blocking.native_handle();
+  const MPI_Comm whole = made.blocking.native_handle();
   const ErrorContext unknown{.operation = "MpiCommunicator", .backend = "mpi"};
-  check(MPI_Comm_rank(own, &made.self.rank), "MPI_Comm_rank", unknown);
-  check(MPI_Comm_size(own, &made.self.size), "MPI_Comm_size", unknown);
+  check(MPI_Comm_rank(whole, &made.self.rank), "MPI_Comm_rank", unknown);
+  check(MPI_Comm_size(whole, &made.self.size), "MPI_Comm_size", unknown);
   const ErrorContext context{
       .operation = "MpiCommunicator", .backend = "mpi", .rank = made.self.rank, .size = made.self.size};
   made.scheduled = options.collectives != MpiCollectives::vendor && made.counts_fit();
   // Ranks without a progress thread use MPI's collectives, and all ranks must do the same.
-  const bool threads = made.scheduled && options.check == Check::every_call && serves_threads();
+  const bool has_thread = made.scheduled && options.check == Check::every_call && serves_threads();
   try {
-    made.started = duplicate(own, session.deadline(), context);
-    using Agreed = std::array<std::uint64_t, 4>;  // the identity, whether all have threads, least and greatest choice
-    // MPICH 4.0 compares unsigned numbers as signed ones, so none is above the signed ones.
-    constexpr std::uint64_t above = std::numeric_limits<std::int64_t>::max();
+    made.started = duplicate(whole, session.deadline(), context);
     const auto choice = static_cast<std::uint64_t>(options.max_count) << 3 |
                         static_cast<std::uint64_t>(options.check) << 1 | (made.scheduled ? 1U : 0U);
-    auto agreed =
-        std::make_unique<Agreed>(Agreed{made.self.rank == 0 ? session.control().new_identity(session.rank()) : above,
-                                        threads ? 1U : 0U, choice, above - choice});
-    run_in_time(session.deadline(), "MPI_Iallreduce", context, agreed, [&](Agreed& values, MPI_Request* request) {
-      return MPI_Iallreduce(MPI_IN_PLACE, values.data(), static_cast<int>(values.size()), MPI_UINT64_T, MPI_MIN, own,
-                            request);
-    });
-    made.identity = (*agreed)[0];
-    made.threaded = (*agreed)[1] != 0;
-    if ((*agreed)[2] != above - (*agreed)[3])
+    const Member own{session.control().new_identity(session.rank()), choice, session.rank(), has_thread};
+    const auto all = gathered(whole, own, session.deadline(), context);
+    made.identity = all[0].identity;
+    made.threaded = std::ranges::all_of(all, &Member::has_thread);
+    for (const Member& other : all)
+      if (other.rank_in_world != own.rank_in_world) made.peers.push_back(other.rank_in_world);
+    if (std::ranges::any_of(all, [&](const Member& other) { return other.choice != all[0].choice; }))
       throw MismatchError(
           "the ranks differ in MpiOptions: pass the same collectives, check and max_count on every rank", context);
   } catch (const TimeoutError&) {
@@ -120,11 +105,10 @@ inline void make_data_tags(Transport& transport, std::int64_t tags) noexcept {
     made.release();
     throw;
   }
-  made.messages = {own};
+  made.messages = {whole};
   made.calls = {made.started.native_handle()};
   make_data_tags(made, std::int64_t{session.world().last_tag()} + 1);
   made.call_tags = session.world().last_tag();
-  find_peers(made, session.control().comm(), context);
   return made;
 }
 

@@ -59,6 +59,20 @@ void run_in_time(const Timeout& deadline, const char* routine, const ErrorContex
   return owner;
 }
 
+/// Returns the value of every rank of `comm`, in rank order. Collective.
+/// @param context  has this rank and the size
+/// @throws TimeoutError
+template <class T>
+[[nodiscard]] std::vector<T> gathered(MPI_Comm comm, const T& own, const Timeout& deadline,
+                                      const ErrorContext& context) {
+  auto all = std::make_unique<std::vector<T>>(static_cast<std::size_t>(context.size));
+  (*all)[static_cast<std::size_t>(context.rank)] = own;
+  run_in_time(deadline, "MPI_Iallgather", context, all, [&](std::vector<T>& values, MPI_Request* request) {
+    return MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, values.data(), sizeof(T), MPI_BYTE, comm, request);
+  });
+  return std::move(*all);
+}
+
 /// Keeps MPI initialized while a connector or a communicator made from it exists.
 ///
 /// Either initializes and finalizes MPI, or uses duplicates of a host program's communicator.
@@ -221,16 +235,10 @@ class World {
       std::uint64_t began = 0;
     };
     const posix::Process own = posix::this_process();
-    struct Buffers {
-      Id mine;
-      std::vector<Id> all;
-    };
-    auto buffers = std::make_unique<Buffers>(
-        Buffers{{posix::host_id(), own.id, own.began}, std::vector<Id>(static_cast<std::size_t>(size))});
-    run_in_time(deadline_, "MPI_Iallgather", where("MpiConnector"), buffers, [&](Buffers& b, MPI_Request* request) {
-      return MPI_Iallgather(&b.mine, sizeof b.mine, MPI_BYTE, b.all.data(), sizeof b.mine, MPI_BYTE, comm(), request);
-    });
-    for (const Id& id : buffers->all) processes_.push_back({id.host.data(), own.host_name, id.id, id.began});
+    ErrorContext context = where("MpiConnector");
+    context.size = size;
+    for (const Id& id : gathered(comm(), Id{posix::host_id(), own.id, own.began}, deadline_, context))
+      processes_.push_back({id.host.data(), own.host_name, id.id, id.began});
   }
 
   /// Waits for the other ranks at the end; returns whether they have joined. Gives up soon after a failure is known.
