@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
+
 #include "distx/comm/ops.hpp"
 #include "distx/core/span.hpp"
-#include "distx/mpi/detail/check.hpp"
 #include "distx/mpi/detail/handles.hpp"
 
 namespace distx::inline DISTX_ABI::detail::mpi {
@@ -81,22 +82,11 @@ template <class Any>
   }
 }
 
-/// Returns a contiguous datatype of `count` units, for messages beyond MPI's limit: each part has at most `most` units.
-[[nodiscard]] inline unique_datatype large_type(const Unit& unit, std::size_t count, std::size_t most) {
-  const ErrorContext context{.operation = "a large message", .backend = "mpi"};
-  const auto pieces = static_cast<int>(count / most);
-  const auto rest = static_cast<int>(count % most);
-  MPI_Datatype piece = MPI_DATATYPE_NULL;
-  check(MPI_Type_contiguous(static_cast<int>(most), unit.type, &piece), "MPI_Type_contiguous", context);
-  const auto owner = unique_datatype::from_native_handle(piece);
-  const int lengths[] = {pieces, rest};
-  const MPI_Aint places[] = {0, static_cast<MPI_Aint>((count - count % most) * unit.bytes)};
-  const MPI_Datatype types[] = {piece, unit.type};
-  MPI_Datatype whole = MPI_DATATYPE_NULL;
-  check(MPI_Type_create_struct(2, lengths, places, types, &whole), "MPI_Type_create_struct", context);
-  auto result = unique_datatype::from_native_handle(whole);
-  check(MPI_Type_commit(&whole), "MPI_Type_commit", context);
-  return result;
+/// Calls `f(offset, count)` for pieces of at most `most`, in order; not at all for 0 elements.
+template <class F>
+void in_pieces(std::size_t count, std::size_t most, F&& f) {
+  for (std::size_t offset = 0; offset < count; offset += most)
+    f(offset, static_cast<int>(std::min(most, count - offset)));
 }
 
 }  // namespace distx::inline DISTX_ABI::detail::mpi

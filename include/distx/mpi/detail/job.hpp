@@ -70,28 +70,27 @@ class Job {
       fail(code, routine, self.context(c));
   }
 
+  /// Sends units; to this rank synchronously, because MPI would buffer a small self-send and report it as complete.
   void send(const Call<Host>& c, const Unit& unit, const void* data, std::size_t units, int to, int tag) {
-    const auto [type, count] = message(unit, units);
-    check(MPI_Isend(data, count, type, (*messages_)[to], tag, messages_->comm, &add({.peer = to})), "MPI_Isend", c);
+    const auto start = to == self.rank ? MPI_Issend : MPI_Isend;
+    in_pieces(units, most, [&](std::size_t offset, int count) {
+      const auto* const piece = static_cast<const std::byte*>(data) + offset * unit.bytes;
+      check(start(piece, count, unit.type, (*messages_)[to], tag, messages_->comm, &add({.peer = to})), "MPI_Isend", c);
+    });
   }
-  /// Starts a synchronous send, which cannot complete before the receiver has joined.
-  void send_synchronously(const Call<Host>& c, const Unit& unit, const void* data, std::size_t units, int to, int tag) {
-    const auto [type, count] = message(unit, units);
-    check(MPI_Issend(data, count, type, (*messages_)[to], tag, messages_->comm, &add({.peer = to})), "MPI_Issend", c);
-  }
+  /// Receives units. A blocking receive without a header waits for the message, to check its size before MPI may write
+  /// it: Open MPI, with some protocols for large messages, writes past the end of a receive that is too small.
   void receive(const ErrorContext& context, const Unit& unit, void* data, std::size_t units, int from, int tag) {
-    const Awaited awaited{true, false, false, from, tag, data, units, unit};
-    MPI_Request& request = add(awaited);
-    if (match(awaited, request, context)) {
-      awaited_.back().matched = true;
-    } else if (started_) {
-      const auto [type, count] = message(unit, units);
-      mpi::check(MPI_Irecv(data, count, type, (*messages_)[from], tag, messages_->comm, &request), "MPI_Irecv",
-                 context);
-      awaited_.back().matched = true;
-    } else {
-      ++unmatched_;
-    }
+    const bool matched = started_ || incoming_;
+    in_pieces(units, most, [&](std::size_t offset, int count) {
+      std::byte* const piece = static_cast<std::byte*>(data) + offset * unit.bytes;
+      MPI_Request& request = add({true, matched, false, from, tag, piece, count, unit});
+      if (matched)
+        mpi::check(MPI_Irecv(piece, count, unit.type, (*messages_)[from], tag, messages_->comm, &request), "MPI_Irecv",
+                   context);
+      else
+        ++unmatched_;
+    });
   }
   /// Data up to this size travel in the message of the header: Open MPI sends up to 4 KiB eagerly, its own header
   /// included.
@@ -114,13 +113,8 @@ class Job {
     if (small && !data.empty()) std::memcpy(outgoing_.data() + sizeof header, data.data(), data.size_bytes());
     const Unit byte{MPI_BYTE, 1, 1}, unit = unit_of(data);
     const std::size_t units = data.size() * unit.per_element;
-    if (to == self.rank) {  // MPI would buffer a small self-send and report it as complete
-      send_synchronously(c, byte, outgoing_.data(), bytes, to, tag);
-      if (!small) send_synchronously(c, unit, data.data(), units, to, data_tag);
-    } else {
-      send(c, byte, outgoing_.data(), bytes, to, tag);
-      if (!small) send(c, unit, data.data(), units, to, data_tag);
-    }
+    send(c, byte, outgoing_.data(), bytes, to, tag);
+    if (!small) send(c, unit, data.data(), units, to, data_tag);
   }
   /// Receives such a message.
   void receive_message(const Call<Host>& c, Span<AnyElement> target, std::uint64_t lengths, int from) {
@@ -200,11 +194,7 @@ class Job {
   bool test(const ErrorContext& context) {
     if (requests_.empty()) return true;
     if (awaits_header() && !look_for_header(context)) return false;
-    for (std::size_t i = 0; i < awaited_.size() && unmatched_ > 0; ++i)
-      if (!awaited_[i].matched && match(awaited_[i], requests_[i], context)) {
-        awaited_[i].matched = true;
-        --unmatched_;
-      }
+    if (unmatched_ > 0) match_arrived(context);
     if (unmatched_ > 0) return false;
     int flag = 0;
     const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &flag, statuses_.data());
@@ -297,7 +287,7 @@ class Job {
     int peer = -1;  ///< the other rank of a message
     int tag = 0;
     void* data = nullptr;
-    std::size_t units = 0;
+    int units = 0;
     Unit unit{};
   };
   /// A user's message that is received.
@@ -314,10 +304,6 @@ class Job {
     calls::AnyOp op;
     void* result;
     Span<AnyElement> target;
-  };
-  struct TypedCount {
-    MPI_Datatype type;
-    int count;
   };
 
   [[nodiscard]] int header_tag(int tag) const noexcept { return tag_ + (1 + data_tags_) * tag; }
@@ -355,18 +341,12 @@ class Job {
     statuses_.emplace_back();
     return requests_.emplace_back(MPI_REQUEST_NULL);
   }
-  TypedCount message(const Unit& unit, std::size_t units) {
-    if (units <= most) [[likely]]
-      return {unit.type, static_cast<int>(units)};
-    return {large_.emplace_back(large_type(unit, units, most)).native_handle(), 1};
-  }
   void clear() noexcept {
     requests_.clear();
     incoming_.reset();
     unmatched_ = 0;
     statuses_.clear();
     awaited_.clear();
-    large_.clear();
   }
 
   void completed(int code, bool all, const ErrorContext& context) {
@@ -381,32 +361,37 @@ class Job {
       if (awaited_[i].receives && !awaited_[i].is_header) compare(awaited_[i], statuses_[i], context);
     clear();
   }
-  // Checks the size of a message before MPI may write it: Open MPI, with some protocols for large messages, writes past
-  // the end of a receive that is too small. An asynchronous receive must be posted at once so that blocking sends can
-  // progress: see `send_message`.
-  bool match(const Awaited& awaited, MPI_Request& request, const ErrorContext& context) {
-    int flag = 0;
-    MPI_Message arrived = MPI_MESSAGE_NULL;
-    MPI_Status status;
-    mpi::check(MPI_Improbe((*messages_)[awaited.peer], awaited.tag, messages_->comm, &flag, &arrived, &status),
-               "MPI_Improbe", context);
-    if (flag == 0) return false;
-    compare(awaited, status, context);
-    const auto [type, count] = message(awaited.unit, awaited.units);
-    mpi::check(MPI_Imrecv(awaited.data, count, type, &arrived, &request), "MPI_Imrecv", context);
-    return true;
+  /// Receives what has arrived of the unmatched; the pieces of one rank arrive in their order.
+  void match_arrived(const ErrorContext& context) {
+    int late = -1;  // the last rank whose next piece has not arrived
+    for (std::size_t i = 0; i < awaited_.size(); ++i) {
+      Awaited& awaited = awaited_[i];
+      if (awaited.matched || awaited.peer == late) continue;
+      int flag = 0;
+      MPI_Message arrived = MPI_MESSAGE_NULL;
+      MPI_Status status;
+      mpi::check(MPI_Improbe((*messages_)[awaited.peer], awaited.tag, messages_->comm, &flag, &arrived, &status),
+                 "MPI_Improbe", context);
+      late = awaited.peer;
+      if (flag == 0) continue;
+      compare(awaited, status, context);
+      mpi::check(MPI_Imrecv(awaited.data, awaited.units, awaited.unit.type, &arrived, &requests_[i]), "MPI_Imrecv",
+                 context);
+      awaited.matched = true;
+      --unmatched_;
+      late = -1;
+    }
   }
   static void compare(const Awaited& awaited, const MPI_Status& status, const ErrorContext& context) {
-    MPI_Count arrived = 0;
-    mpi::check(MPI_Get_elements_x(&status, awaited.unit.type, &arrived), "MPI_Get_elements_x", context);
-    if (arrived == static_cast<MPI_Count>(awaited.units)) return;
-    const auto per_element = awaited.unit.per_element;
-    throw MismatchError(
-        "expects " + std::to_string(awaited.units / per_element) + " elements, rank " + std::to_string(awaited.peer) +
-            " sends " +
-            (arrived == MPI_UNDEFINED ? std::string("no whole number of them")
-                                      : std::to_string(static_cast<std::size_t>(arrived) / per_element)),
-        context);
+    int arrived = 0;
+    mpi::check(MPI_Get_count(&status, awaited.unit.type, &arrived), "MPI_Get_count", context);
+    if (arrived == awaited.units) return;
+    const auto elements = [&](int units) {
+      return std::to_string(static_cast<std::size_t>(units) / awaited.unit.per_element);
+    };
+    throw MismatchError("expects " + elements(awaited.units) + " elements, rank " + std::to_string(awaited.peer) +
+                            " sends " + (arrived == MPI_UNDEFINED ? "no whole number of them" : elements(arrived)),
+                        context);
   }
 
   const World& world_;
@@ -424,7 +409,6 @@ class Job {
   std::optional<Incoming> incoming_{};
   Buffer<std::byte> outgoing_{}, arriving_{};  // headers and small data, empty before the first message
   bool received_data_ = false;
-  std::vector<unique_datatype> large_;
   std::optional<Finish> finish_;
   Buffer<std::byte> scratch_;
   UserOp user_;

@@ -7,13 +7,6 @@
 // Functions that pass a call to MPI, in pieces if it exceeds the limit of one MPI call.
 namespace distx::inline DISTX_ABI::detail::mpi {
 
-/// Calls `f(offset, count)` for pieces of at most `most`, in order; not at all for 0 elements.
-template <class F>
-void in_pieces(std::size_t count, std::size_t most, F&& f) {
-  for (std::size_t offset = 0; offset < count; offset += most)
-    f(offset, static_cast<int>(std::min(most, count - offset)));
-}
-
 /// The partition of the elements among ranks, in units: equal blocks in rank order, or blocks of given counts.
 struct Blocks {
   calls::Counts counts{};
