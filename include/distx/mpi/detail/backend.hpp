@@ -35,7 +35,7 @@ class MpiBackend {
         self_(transport.self),
         session_(std::move(session)),
         transport_(std::move(transport)),
-        watch_(session_->world(), transport_.ranks_in_world(session_->world().rank())),
+        watch_(session_->world(), transport_.ranks),
         job_(std::make_unique<Job>(self_, options.max_count, session_->world())),
         blocking_queue_(queue(0), self_, options.deadline, transport_.counts_fit()),
         started_queue_(queue(1), self_, options.deadline, transport_.counts_fit()) {
@@ -52,7 +52,7 @@ class MpiBackend {
     if (!revoked()) {
       if (session_->world().ends_mpi() && self_.size <= MpiOptions::most_scheduled_ranks)  // there are few peers
         session_->control().announce_exit(transport_.identity, self_.rank, {blocking_calls_, started_calls_},
-                                          transport_.peers);
+                                          transport_.ranks);
       return;
     }
     transport_.release();
@@ -62,7 +62,7 @@ class MpiBackend {
   [[nodiscard]] const calls::RankOf& self() const noexcept { return self_; }
   [[nodiscard]] MPI_Comm native_handle() const noexcept { return transport_.blocking.native_handle(); }
   void revoke(const std::string& reason) noexcept {
-    session_->control().revoke(transport_.identity, revocation_, self_.rank, transport_.peers, reason);
+    session_->control().revoke(transport_.identity, revocation_, self_.rank, transport_.ranks, reason);
   }
   /// @throws what has revoked the communicator
   void check_usable(const ErrorContext& context) {
@@ -92,10 +92,7 @@ class MpiBackend {
  private:
   /// Returns a predicate: whether a rank is known to have ended.
   [[nodiscard]] auto lost() const {
-    return [this](int rank) {
-      const auto place = static_cast<std::size_t>(rank < self_.rank ? rank : rank - 1);
-      return rank != self_.rank && session_->world().has_ended(transport_.peers[place]);
-    };
+    return [this](int rank) { return session_->world().has_ended(transport_.ranks[static_cast<std::size_t>(rank)]); };
   }
 
   /// Returns the messages of blocking (0) or asynchronous (1) collectives.

@@ -2,7 +2,6 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,17 +21,11 @@ struct Transport {
   int first_message_tag = 0, last_message_tag = 8191;  ///< of MPI; of the user
   int data_tags = 3;                                   ///< for the data of a user's tag, in addition to its header
   int first_call_tag = 0, call_tags = 32768;
-  std::vector<int> peers{};  ///< the other ranks, numbered as in the session's world
+  std::vector<int> ranks{};  ///< numbered as in the session's world
   std::uint64_t identity = 0;
   bool scheduled = true;  ///< whether distx makes all collectives whose calls are compared; the same on every rank
   bool threaded = false;  ///< whether a progress thread makes asynchronous collectives, on every rank
 
-  /// Returns all ranks, numbered as in the session's world, in which this one is rank `own`.
-  [[nodiscard]] std::vector<int> ranks_in_world(int own) const {
-    std::vector<int> all = peers;
-    all.insert(all.begin() + self.rank, own);
-    return all;
-  }
   /// @throws InvalidArgument if a message cannot have the tag that its user has chosen
   void check_tag(int tag, const ErrorContext& context) const {
     if (tag <= last_message_tag) return;
@@ -91,12 +84,11 @@ inline void make_data_tags(Transport& transport, std::int64_t tags) noexcept {
     made.started = duplicate(whole, session.deadline(), context);
     const auto choice = static_cast<std::uint64_t>(options.max_count) << 3 |
                         static_cast<std::uint64_t>(options.check) << 1 | (made.scheduled ? 1U : 0U);
-    const Member own{session.control().new_identity(session.rank()), choice, session.rank(), has_thread};
+    const Member own{session.control().new_identity(), choice, session.rank(), has_thread};
     const auto all = gathered(whole, own, session.deadline(), context);
     made.identity = all[0].identity;
     made.threaded = std::ranges::all_of(all, &Member::has_thread);
-    for (const Member& other : all)
-      if (other.rank_in_world != own.rank_in_world) made.peers.push_back(other.rank_in_world);
+    for (const Member& each : all) made.ranks.push_back(each.rank_in_world);
     if (std::ranges::any_of(all, [&](const Member& other) { return other.choice != all[0].choice; }))
       throw MismatchError(
           "the ranks differ in MpiOptions: pass the same collectives, check and max_count on every rank", context);
@@ -123,8 +115,7 @@ inline void make_data_tags(Transport& transport, std::int64_t tags) noexcept {
   make_data_tags(made, RankSubset::tags - RankSubset::user_tags);
   made.identity = Control::identity_of_channel(subset.channel);
   made.threaded = true;
-  std::ranges::copy_if(*subset.ranks, std::back_inserter(made.peers),
-                       [&](int rank) { return rank != session.world().rank(); });
+  made.ranks = *subset.ranks;
   return made;
 }
 

@@ -213,8 +213,8 @@ class World {
     int size = 1;
     check(MPI_Comm_rank(this->comm(), &rank_), "MPI_Comm_rank", where("MpiConnector"));
     check(MPI_Comm_size(this->comm(), &size), "MPI_Comm_size", where("MpiConnector"));
-    control_ = std::make_unique<Control>(duplicate(this->comm(), deadline_, where("MpiConnector")));
-    agreement_messages_ = std::make_unique<AgreementMessages>(control_->comm());
+    control_ = std::make_unique<Control>(duplicate(this->comm(), deadline_, where("MpiConnector")), rank_, size);
+    agreement_messages_ = std::make_unique<AgreementMessages>(control_->comm(), rank_);
     int found = 0;
     int* most = nullptr;
     check(MPI_Comm_get_attr(this->comm(), MPI_TAG_UB, static_cast<void*>(&most), &found), "MPI_Comm_get_attr",
@@ -278,8 +278,7 @@ class World {
   void await_left(Timeout patience) noexcept try {
     std::vector<bool> come(processes_.size());
     come[static_cast<std::size_t>(rank_)] = true;
-    for (const int rank : *left_)
-      if (rank != rank_) agreement_messages_->send(~left_group_, rank, {});
+    for (const int rank : *left_) agreement_messages_->send(~left_group_, rank, {});
     const auto all = [&] {
       for (const auto& received : agreement_messages_->take(~left_group_))
         come[static_cast<std::size_t>(received.from)] = true;
