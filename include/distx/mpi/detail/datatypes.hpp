@@ -18,35 +18,10 @@ struct Unit {
 /// Returns the MPI datatype of an element type; MPI lacks the reduced-precision types, which are transferred as
 /// integers.
 [[nodiscard]] inline MPI_Datatype datatype_of(ElementType type) noexcept {
-  switch (type) {
-    case ElementType::i8:
-      return MPI_INT8_T;
-    case ElementType::f8e4m3:
-    case ElementType::f8e5m2:
-    case ElementType::u8:
-      return MPI_UINT8_T;
-    case ElementType::i16:
-      return MPI_INT16_T;
-    case ElementType::bf16:
-    case ElementType::f16:
-    case ElementType::u16:
-      return MPI_UINT16_T;
-    case ElementType::i32:
-      return MPI_INT32_T;
-    case ElementType::u32:
-      return MPI_UINT32_T;
-    case ElementType::i64:
-      return MPI_INT64_T;
-    case ElementType::u64:
-      return MPI_UINT64_T;
-    case ElementType::f32:
-      return MPI_FLOAT;
-    case ElementType::f64:
-      return MPI_DOUBLE;
-    case ElementType::bytes:
-      break;
-  }
-  return MPI_BYTE;
+  static const MPI_Datatype types[element_type_count] = {
+      MPI_INT8_T,  MPI_UINT8_T, MPI_INT16_T,  MPI_UINT16_T, MPI_INT32_T, MPI_UINT32_T, MPI_INT64_T, MPI_UINT64_T,
+      MPI_UINT8_T, MPI_UINT8_T, MPI_UINT16_T, MPI_UINT16_T, MPI_FLOAT,   MPI_DOUBLE,   MPI_BYTE};
+  return types[static_cast<std::size_t>(type)];
 }
 
 template <class Any>
@@ -64,22 +39,8 @@ template <class Any>
 /// Returns the MPI op of a built-in op; an average is a sum, and the division is computed here.
 /// @pre is_native(kind, type of the elements)
 [[nodiscard]] inline MPI_Op op_of(OpKind kind) noexcept {
-  switch (kind) {
-    case OpKind::product:
-      return MPI_PROD;
-    case OpKind::min:
-      return MPI_MIN;
-    case OpKind::max:
-      return MPI_MAX;
-    case OpKind::bit_and:
-      return MPI_BAND;
-    case OpKind::bit_or:
-      return MPI_BOR;
-    case OpKind::bit_xor:
-      return MPI_BXOR;
-    default:
-      return MPI_SUM;
-  }
+  static const MPI_Op ops[] = {MPI_SUM, MPI_PROD, MPI_MIN, MPI_MAX, MPI_SUM, MPI_OP_NULL, MPI_BAND, MPI_BOR, MPI_BXOR};
+  return ops[static_cast<std::size_t>(kind)];
 }
 
 /// Calls `f(offset, count)` for pieces of at most `most`, in order; not at all for 0 elements.

@@ -70,20 +70,22 @@ class Job {
       fail(code, routine, self.context(c));
   }
 
-  /// Sends units; to this rank synchronously, because MPI would buffer a small self-send and report it as complete.
-  void send(const Call<Host>& c, const Unit& unit, const void* data, std::size_t units, int to, int tag) {
+  /// Sends elements; to this rank synchronously, because MPI would buffer a small self-send and report it as complete.
+  void send(const Call<Host>& c, Span<const AnyElement> data, int to, int tag) {
     const auto start = to == self.rank ? MPI_Issend : MPI_Isend;
-    in_pieces(units, most, [&](std::size_t offset, int count) {
-      const auto* const piece = static_cast<const std::byte*>(data) + offset * unit.bytes;
+    const Unit unit = unit_of(data);
+    in_pieces(data.size() * unit.per_element, most, [&](std::size_t offset, int count) {
+      const std::byte* const piece = data.bytes() + offset * unit.bytes;
       check(start(piece, count, unit.type, (*messages_)[to], tag, messages_->comm, &add({.peer = to})), "MPI_Isend", c);
     });
   }
-  /// Receives units. A blocking receive without a header waits for the message, to check its size before MPI may write
-  /// it: Open MPI, with some protocols for large messages, writes past the end of a receive that is too small.
-  void receive(const ErrorContext& context, const Unit& unit, void* data, std::size_t units, int from, int tag) {
+  /// Receives elements. A blocking receive without a header waits for the message, to check its size before MPI may
+  /// write it: Open MPI, with some protocols for large messages, writes past the end of a receive that is too small.
+  void receive(const ErrorContext& context, Span<AnyElement> data, int from, int tag) {
     const bool matched = started_ || incoming_;
-    in_pieces(units, most, [&](std::size_t offset, int count) {
-      std::byte* const piece = static_cast<std::byte*>(data) + offset * unit.bytes;
+    const Unit unit = unit_of(data);
+    in_pieces(data.size() * unit.per_element, most, [&](std::size_t offset, int count) {
+      std::byte* const piece = data.bytes() + offset * unit.bytes;
       MPI_Request& request = add({true, matched, false, from, tag, piece, count, unit});
       if (matched)
         mpi::check(MPI_Irecv(piece, count, unit.type, (*messages_)[from], tag, messages_->comm, &request), "MPI_Irecv",
@@ -111,10 +113,8 @@ class Job {
     if (outgoing_.size() == 0) outgoing_ = Buffer<std::byte>(sizeof header + inline_bytes);
     std::memcpy(outgoing_.data(), &header, sizeof header);
     if (small && !data.empty()) std::memcpy(outgoing_.data() + sizeof header, data.data(), data.size_bytes());
-    const Unit byte{MPI_BYTE, 1, 1}, unit = unit_of(data);
-    const std::size_t units = data.size() * unit.per_element;
-    send(c, byte, outgoing_.data(), bytes, to, tag);
-    if (!small) send(c, unit, data.data(), units, to, data_tag);
+    send(c, {outgoing_.data(), bytes, ElementType::bytes, 1}, to, tag);
+    if (!small) send(c, data, to, data_tag);
   }
   /// Receives such a message.
   void receive_message(const Call<Host>& c, Span<AnyElement> target, std::uint64_t lengths, int from) {
@@ -138,10 +138,9 @@ class Job {
   }
   /// Takes the header if it has arrived; returns whether it has. @pre awaits_header()
   bool look_for_header(const ErrorContext& context) {
-    int flag = 0;
-    mpi::check(MPI_Test(&requests_[incoming_->request], &flag, MPI_STATUS_IGNORE), "MPI_Test", context);
-    if (flag != 0) take_header(context);
-    return flag != 0;
+    const bool arrived = try_complete(requests_[incoming_->request], "MPI_Test", context);
+    if (arrived) take_header(context);
+    return arrived;
   }
   /// Returns whether the last call received data that MPI has perhaps read from the sender's memory after its call.
   [[nodiscard]] bool received_data() const noexcept { return received_data_; }
@@ -325,16 +324,8 @@ class Job {
     }
   }
   void receive_data(const ErrorContext& context) {
-    const Unit unit = unit_of(incoming_->target);
     received_data_ = true;
-    receive(context, unit, incoming_->target.data(), incoming_->target.size() * unit.per_element, incoming_->from,
-            incoming_->data_tag);
-  }
-  /// Returns whether a request is complete, without completing it.
-  [[nodiscard]] static bool is_complete(MPI_Request request) {
-    int complete = 0;
-    return request == MPI_REQUEST_NULL ||
-           (MPI_Request_get_status(request, &complete, MPI_STATUS_IGNORE) == MPI_SUCCESS && complete != 0);
+    receive(context, incoming_->target, incoming_->from, incoming_->data_tag);
   }
   MPI_Request& add(const Awaited& awaited) {
     awaited_.push_back(awaited);

@@ -56,10 +56,7 @@ class QueueTransport {
           "MPI_Testall", context);
     return complete != 0;
   }
-  [[nodiscard]] bool is_complete(const Request& request) const noexcept {
-    int complete = 0;
-    return MPI_Request_get_status(request, &complete, MPI_STATUS_IGNORE) == MPI_SUCCESS && complete != 0;
-  }
+  [[nodiscard]] bool is_complete(const Request& request) const noexcept { return mpi::is_complete(request); }
   void cancel(std::span<Request> receives) noexcept {
     for (Request& receive : receives)
       if (receive != MPI_REQUEST_NULL) MPI_Cancel(&receive);

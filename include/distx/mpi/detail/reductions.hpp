@@ -19,6 +19,11 @@ struct Blocks {
   [[nodiscard]] std::size_t count(int rank) const noexcept {
     return calls::block_count(counts, equal, rank) * per_element;
   }
+  /// Returns a rank's block of a span of all elements.
+  template <class Any>
+  [[nodiscard]] Span<Any> of(const Span<Any>& whole, int rank) const noexcept {
+    return whole.subspan(calls::block_offset(counts, equal, rank), calls::block_count(counts, equal, rank));
+  }
   /// Writes sizes and offsets as MPI's arguments. @pre the sum of the counts fits an `int`
   void write(std::vector<int>& sizes, std::vector<int>& places, int ranks) const {
     sizes.clear();

@@ -24,13 +24,6 @@ namespace distx::inline DISTX_ABI::detail::mpi {
 
 using BoostThreadLevel = boost::mpi::threading::level;
 
-/// Returns whether a request is complete.
-[[nodiscard]] inline bool is_complete(MPI_Request& request, const char* routine, const ErrorContext& context) {
-  int flag = 0;
-  check(MPI_Test(&request, &flag, MPI_STATUS_IGNORE), routine, context);
-  return flag != 0;
-}
-
 /// Runs a nonblocking call of MPI to completion: `begin(*keep, &request)`. `keep` owns its buffers, which MPI uses
 /// until then; it is released at the deadline.
 /// @throws TimeoutError
@@ -42,7 +35,7 @@ void run_in_time(const Timeout& deadline, const char* routine, const ErrorContex
   EarlyWarning warning(deadline);
   const auto overdue = [&] { return "timed out after " + deadline.to_string() + ": not all ranks joined"; };
   const auto end = wait_until(
-      deadline, [&] { return is_complete(request, routine, context); },
+      deadline, [&] { return try_complete(request, routine, context); },
       [&] { return warning(context, overdue), false; });
   if (end == WaitEnd::ready) return;
   (void)keep.release();  // MPI may still write to it
@@ -270,7 +263,7 @@ class World {
         if (rank != rank_ && has_ended(rank)) return true;
       return false;
     };
-    return await_others(patience, [&] { return is_complete(request, "MPI_Ibarrier", context); }, one_has_ended);
+    return await_others(patience, [&] { return try_complete(request, "MPI_Ibarrier", context); }, one_has_ended);
   } catch (...) {
     return false;
   }
