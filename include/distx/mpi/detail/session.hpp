@@ -200,10 +200,8 @@ inline std::shared_ptr<Session> Session::shrink(Session& whole, Timeout deadline
 [[nodiscard]] inline std::shared_ptr<Session> alone() {
   if (is_up()) return make_here<Session>(make_here<World>(MPI_COMM_SELF, default_deadline));
   static const std::shared_ptr<Session> own = [] {
-    int argc = 0;
-    char* no_arguments[] = {nullptr};
-    char** argv = no_arguments;
-    return make_here<Session>(make_here<World>(argc, argv, BoostThreadLevel::multiple, default_deadline));
+    NoArguments none;
+    return make_here<Session>(make_here<World>(none.count, none.values, BoostThreadLevel::multiple, default_deadline));
   }();
   return own;
 }
