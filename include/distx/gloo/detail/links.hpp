@@ -116,8 +116,7 @@ class GlooLinks {
     // Gloo waits five times as long for a connection, and no longer than the limit that is passed for anything else.
     context_->setTimeout(milliseconds_until(Deadline(patience())) / 5 + std::chrono::milliseconds(1));
     if ((channel_ == nullptr && !warns_) || self.size == 1) return;
-    watch_ = WatchThread::shared<GlooLinks>(
-        {.operation = "GlooCommunicator", .backend = "gloo", .rank = self.rank, .size = self.size});
+    watch_ = WatchThread::shared<GlooLinks>(self.context("GlooCommunicator"));
     watch_->add(this, [this] { return look(), true; });
   }
   ~GlooLinks() {
@@ -283,9 +282,7 @@ class GlooLinks {
     const auto make = [&] {
       return std::make_unique<GlooLinks>(device_, part, deadline_, channel_, fnv1a(std::as_bytes(std::span(words))));
     };
-    const ErrorContext context{
-        .operation = "split", .backend = part.backend, .rank = self_.rank, .size = self_.size, .location = location};
-    return connected(context, deadline_, make, number_of, gather);
+    return connected(self_.context("split", location), deadline_, make, number_of, gather);
   }
 
   [[nodiscard]] bool revoked() const noexcept { return revoked_.load(std::memory_order_acquire); }

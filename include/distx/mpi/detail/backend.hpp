@@ -79,12 +79,11 @@ class MpiBackend {
 
   [[nodiscard]] std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
     const auto all = detail::all_gathered(*this, detail::SplitRequest{color, key, self_.rank}, location);
-    if (!transport_.has_collectives()) return split_channel(detail::group_of(all, color), location);
+    const ErrorContext context = self_.context("split", location);
+    if (!transport_.has_collectives()) return split_channel(detail::group_of(all, color), context);
     // MPI rejects negative colors, so a group uses the number of its lowest rank.
     const auto same = [&](const detail::SplitRequest& other) { return other.color == color; };
     const int first = std::find_if(all.begin(), all.end(), same)->rank;
-    const ErrorContext context{
-        .operation = "split", .backend = self_.backend, .rank = self_.rank, .size = self_.size, .location = location};
     enter_vendor_call(context);
     return State::make(session_, open_transport(*session_, divided(first, key, context), options_), options_);
   }
@@ -97,7 +96,7 @@ class MpiBackend {
 
   /// Returns the messages of blocking (0) or asynchronous (1) collectives.
   [[nodiscard]] QueueTransport queue(int number) const {
-    return {transport_.calls, QueueTags::of(transport_.first_call_tag, 6, transport_.call_tags).from(3 * number)};
+    return {transport_.calls, QueueTags::of(transport_.first_call_tag + 3 * number, 6, transport_.call_tags)};
   }
 
   /// An asynchronous call or message; reused between calls.
@@ -292,12 +291,10 @@ class MpiBackend {
     return owner;
   }
   [[nodiscard]] std::shared_ptr<State> split_channel(const std::vector<detail::SplitRequest>& group,
-                                                     const std::source_location& location) {
-    const auto all_gathered = [&](int value) { return detail::all_gathered(*this, value, location); };
+                                                     const ErrorContext& context) {
+    const auto all_gathered = [&](int value) { return detail::all_gathered(*this, value, context.location); };
     std::vector<int> ranks;
     for (const auto& request : group) ranks.push_back(transport_.calls[request.rank]);
-    const ErrorContext context{
-        .operation = "split", .backend = self_.backend, .rank = self_.rank, .size = self_.size, .location = location};
     const auto subset = session_->world().new_subset(all_gathered, std::move(ranks), context);
     return State::make(session_, open_transport(*session_, subset), options_);
   }

@@ -38,8 +38,6 @@ struct Operands {
 /// Jobs are reused, so only the first calls allocate. MPI stores the address of a job, so it is not movable.
 class Job {
  public:
-  using IntLists = std::array<std::vector<int>, 2>;
-
   Job(const calls::RankOf& own, std::size_t max_count, const World& world)
       : self(own), most(max_count), world_(world) {}
   Job(const Job&) = delete;
@@ -259,9 +257,8 @@ class Job {
   static constexpr std::chrono::milliseconds a_moment{100};
 
   const calls::RankOf self;
-  const std::size_t most;  ///< the maximum number of units in one call of MPI
-  IntLists counts;
-  IntLists places;
+  const std::size_t most;           ///< the maximum number of units in one call of MPI
+  std::vector<int> counts, places;  ///< arguments of a call
 
  private:
   void end_reduction() {

@@ -28,8 +28,7 @@ void exchange(Job& job, const Call<Host>& c, Out&& out, In&& in) {
 inline void issue_broadcast(Job& job, const Call<Host>& c) {
   const Unit unit = unit_of(c.receive);
   in_pieces(c.receive.size() * unit.per_element, job.most, [&](std::size_t offset, int count) {
-    job.check(job.call(MPI_Bcast, MPI_Ibcast, static_cast<void*>(c.receive.bytes() + offset * unit.bytes), count,
-                       unit.type, c.root),
+    job.check(job.call(MPI_Bcast, MPI_Ibcast, c.receive.bytes() + offset * unit.bytes, count, unit.type, c.root),
               "MPI_Bcast", c);
   });
 }
@@ -47,10 +46,9 @@ inline void issue_all_gather(Job& job, const Call<Host>& c) {
                        static_cast<int>(mine), unit.type),
               "MPI_Allgather", c);
   } else {
-    blocks.write(job.counts[0], job.places[0], job.self.size);
+    blocks.write(job.counts, job.places, job.self.size);
     job.check(job.call(MPI_Allgatherv, MPI_Iallgatherv, send, static_cast<int>(mine), unit.type, c.receive.data(),
-                       static_cast<const int*>(job.counts[0].data()), static_cast<const int*>(job.places[0].data()),
-                       unit.type),
+                       job.counts.data(), job.places.data(), unit.type),
               "MPI_Allgatherv", c);
   }
 }

@@ -18,8 +18,6 @@ struct QueueTags {
   [[nodiscard]] static QueueTags of(int first, int per_call, int tags) noexcept {
     return {first, per_call, std::bit_floor(static_cast<unsigned>(tags / per_call)) - 1};
   }
-  /// Returns the tags that begin later in each call.
-  [[nodiscard]] QueueTags from(int offset) const noexcept { return {first + offset, per_call, last_call}; }
 };
 
 /// The messages of one queue of collectives over MPI: see MessageTransport.

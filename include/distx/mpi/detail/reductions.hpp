@@ -92,9 +92,8 @@ inline void issue_reduce_scatter(Job& job, const Call<Host>& c) {
                        static_cast<int>(c.receive.size()), o.type, o.op),
               "MPI_Reduce_scatter_block", c);
   } else {
-    blocks.write(job.counts[0], job.places[0], job.self.size);
-    job.check(job.call(MPI_Reduce_scatter, MPI_Ireduce_scatter, o.send, o.receive,
-                       static_cast<const int*>(job.counts[0].data()), o.type, o.op),
+    blocks.write(job.counts, job.places, job.self.size);
+    job.check(job.call(MPI_Reduce_scatter, MPI_Ireduce_scatter, o.send, o.receive, job.counts.data(), o.type, o.op),
               "MPI_Reduce_scatter", c);
   }
 }

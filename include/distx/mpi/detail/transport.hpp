@@ -75,8 +75,7 @@ inline void make_data_tags(Transport& transport, std::int64_t tags) noexcept {
   const ErrorContext unknown{.operation = "MpiCommunicator", .backend = "mpi"};
   check(MPI_Comm_rank(whole, &made.self.rank), "MPI_Comm_rank", unknown);
   check(MPI_Comm_size(whole, &made.self.size), "MPI_Comm_size", unknown);
-  const ErrorContext context{
-      .operation = "MpiCommunicator", .backend = "mpi", .rank = made.self.rank, .size = made.self.size};
+  const ErrorContext context = made.self.context("MpiCommunicator");
   made.scheduled = options.collectives != MpiCollectives::vendor && made.counts_fit();
   // Ranks without a progress thread use MPI's collectives, and all ranks must do the same.
   const bool has_thread = made.scheduled && options.check == Check::every_call && serves_threads();
