@@ -140,25 +140,15 @@ class MpiBackend {
 
     /// Issues the call once all descriptions have arrived; returns whether it was issued or has failed.
     bool advance_exchange() noexcept {
-      try {
-        if (compares_ && !exchange_.advance(context_)) return false;
-        finish_exchange();
-      } catch (...) {
-        error_ = std::current_exception();
-        phase_ = CallPhase::failed;
-      }
-      return true;
+      return ended([this] {
+        const bool joined = !compares_ || exchange_.advance(context_);
+        if (joined) finish_exchange();
+        return joined;
+      });
     }
 
     bool test() noexcept override {
-      try {
-        if (is_ready()) return true;
-        return state_.backend.is_stopped(number_);
-      } catch (...) {
-        error_ = std::current_exception();
-        phase_ = CallPhase::failed;
-        return true;
-      }
+      return ended([this] { return is_ready() || state_.backend.is_stopped(number_); });
     }
 
     void complete() override {
@@ -196,6 +186,15 @@ class MpiBackend {
    private:
     enum class CallPhase { exchanging, issued, done, failed };
 
+    /// Returns what `f` does, and true if it throws; `wait` then throws that.
+    template <class F>
+    bool ended(F&& f) noexcept try {
+      return f();
+    } catch (...) {
+      error_ = std::current_exception();
+      phase_ = CallPhase::failed;
+      return true;
+    }
     void finish_exchange() {
       if (compares_) exchange_.compare(call_, context_);
       if (compares_ && exchange_.all_inlined(call_)) {
