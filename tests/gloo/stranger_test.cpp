@@ -36,7 +36,7 @@ std::vector<int> listening_ports() {
 
 /// A newer Gloo listens at one port of the process, and takes no connection that does not begin with a number that it
 /// has drawn for it: strangers then delay nothing.
-constexpr bool listens_once = distx::detail::gloo_devices_listen;
+constexpr bool listens_once = distx::detail::gloo_devices_listen<>;
 
 /// Connects to each port at which this process listens.
 Sockets strangers() {

@@ -32,6 +32,13 @@ namespace detail {
 
 std::vector<Launcher>& launchers();
 
+/// The arguments of main in a program without any.
+struct NoArguments {
+  int count = 0;
+  char* end = nullptr;
+  char** values = &end;
+};
+
 /// A number of ranks that a launcher has put into the environment, and the variable that holds it.
 struct Announced {
   std::string variable;

@@ -63,6 +63,8 @@ class RankNumbers {
  public:
   RankNumbers(int rank, int size, int local_rank = 0, int local_size = 1, int root_rank = 0) noexcept
       : rank_(rank), size_(size), local_rank_(local_rank), local_size_(local_size), root_rank_(root_rank) {}
+  template <class C>
+  explicit RankNumbers(const C& c) : RankNumbers(c.rank(), c.size(), c.local_rank(), c.local_size(), c.root_rank()) {}
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
@@ -77,7 +79,6 @@ class RankNumbers {
 
 struct VirtualConnector {
   virtual ~VirtualConnector() = default;
-  virtual RankNumbers numbers() const = 0;
   virtual void barrier() = 0;
   virtual void broadcast(std::span<std::byte>, int) = 0;
   virtual void all_gather(std::span<const std::byte>, std::span<std::byte>) = 0;
@@ -90,13 +91,8 @@ template <class C>
 struct ConnectorModel;
 
 /// Forwards to a connector of any type.
-class ErasedConnector {
+class ErasedConnector : public RankNumbers {
  public:
-  [[nodiscard]] int rank() const { return self_->numbers().rank(); }
-  [[nodiscard]] int size() const { return self_->numbers().size(); }
-  [[nodiscard]] int local_rank() const { return self_->numbers().local_rank(); }
-  [[nodiscard]] int local_size() const { return self_->numbers().local_size(); }
-  [[nodiscard]] int root_rank() const { return self_->numbers().root_rank(); }
   void barrier() { self_->barrier(); }
   void broadcast(std::span<std::byte> bytes, int root) { self_->broadcast(bytes, root); }
   void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) { self_->all_gather(send, receive); }
@@ -104,7 +100,9 @@ class ErasedConnector {
   [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const { return self_->failure_channel(); }
 
  protected:
-  explicit ErasedConnector(std::shared_ptr<VirtualConnector> self) noexcept : self_(std::move(self)) {}
+  template <class C>
+  explicit ErasedConnector(std::shared_ptr<ConnectorModel<C>> self)
+      : RankNumbers(self->connector), self_(std::move(self)) {}
 
   std::shared_ptr<VirtualConnector> self_;
 };
@@ -154,9 +152,6 @@ namespace detail {
 template <class C>
 struct ConnectorModel final : VirtualConnector {
   explicit ConnectorModel(C c) : connector(std::forward<C>(c)) {}
-  RankNumbers numbers() const override {
-    return {connector.rank(), connector.size(), connector.local_rank(), connector.local_size(), connector.root_rank()};
-  }
   void barrier() override { connector.barrier(); }
   void broadcast(std::span<std::byte> bytes, int root) override { connector.broadcast(bytes, root); }
   void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) override {

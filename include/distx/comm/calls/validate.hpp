@@ -19,9 +19,13 @@ struct RankOf {
   int size = 1;
   std::string_view backend{};
 
+  [[nodiscard]] ErrorContext context(std::string_view operation,
+                                     const std::source_location& location = {}) const noexcept {
+    return {operation, backend, rank, size, location};
+  }
   template <Collective C>
   [[nodiscard]] ErrorContext context(const C& call) const noexcept {
-    return {.operation = name_of(call.kind), .backend = backend, .rank = rank, .size = size, .location = call.location};
+    return context(name_of(call.kind), call.location);
   }
 };
 

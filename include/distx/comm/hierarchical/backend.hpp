@@ -100,19 +100,14 @@ class HierarchicalBackend {
   [[nodiscard]] TaskRunner<State>& tasks() noexcept { return tasks_; }
 
   [[nodiscard]] std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
-    const ErrorContext context{
-        .operation = "split", .backend = self_.backend, .rank = self_.rank, .size = self_.size, .location = location};
+    const ErrorContext context = self_.context("split", location);
     Outer outer = as_global(false, context, [&] { return blocking_.outer.split(color, key); });
     Inner inner = as_global(true, context, [&] { return blocking_.inner.split(color, key); });
     return State::make(std::move(inner), std::move(outer));
   }
   [[nodiscard]] CommunicatorMemory<std::byte> allocate(std::size_t count, std::size_t element_bytes,
                                                        const std::source_location& location) {
-    const ErrorContext context{.operation = "allocate",
-                               .backend = self_.backend,
-                               .rank = self_.rank,
-                               .size = self_.size,
-                               .location = location};
+    const ErrorContext context = self_.context("allocate", location);
     if (count > static_cast<std::size_t>(-1) / element_bytes)
       throw MemoryError(
           "cannot allocate " + std::to_string(count) + " elements of " + std::to_string(element_bytes) + " bytes",

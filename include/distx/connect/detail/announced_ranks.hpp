@@ -103,20 +103,15 @@ struct LauncherAdvice {
   std::string_view scheme;  ///< of the URL that chooses them; empty if it needs more
   std::vector<const char*> variables;
 };
-[[nodiscard]] inline LauncherAdvice advice_of(LauncherFamily family) {
-  switch (family) {
-    case LauncherFamily::torch:
-      return {"distx/tcp.hpp", "env://", {"WORLD_SIZE"}};
-    case LauncherFamily::mpi:
-      return {"distx/mpi.hpp", "mpi://", {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"}};
-    case LauncherFamily::pmix:
-      return {"distx/pmix.hpp", "pmix://", {"PMIX_RANK"}};
-    case LauncherFamily::slurm:
-      return {"distx/tcp.hpp", "slurm://", {"SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST"}};
-    case LauncherFamily::distx:
-      break;
-  }
-  return {"distx/file.hpp", "", {"DISTX_CONNECT", "DISTX_FILE", "DISTX_RANK", "DISTX_SIZE"}};
+[[nodiscard]] inline const LauncherAdvice& advice_of(LauncherFamily family) {
+  static const LauncherAdvice all[] = {
+      {"distx/file.hpp", "", {"DISTX_CONNECT", "DISTX_FILE", "DISTX_RANK", "DISTX_SIZE"}},
+      {"distx/tcp.hpp", "env://", {"WORLD_SIZE"}},
+      {"distx/mpi.hpp", "mpi://", {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"}},
+      {"distx/pmix.hpp", "pmix://", {"PMIX_RANK"}},
+      {"distx/tcp.hpp", "slurm://", {"SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST"}},
+  };
+  return all[static_cast<std::size_t>(family)];
 }
 /// @throws ConnectError if another launcher's variables announce ranks that are not those of `chosen`
 inline void check_other_launchers(const AnnouncedRanks& chosen) {
@@ -125,7 +120,7 @@ inline void check_other_launchers(const AnnouncedRanks& chosen) {
     if (!sources) continue;
     std::string variables, schemes;
     for (const auto family : {chosen.family, other.family}) {
-      const auto advice = advice_of(family);
+      const auto& advice = advice_of(family);
       for (const auto name : advice.variables)
         if (!variable(name).empty()) variables.append(variables.empty() ? "" : ", ").append(name);
       if (!advice.scheme.empty() && !schemes.ends_with(advice.scheme))

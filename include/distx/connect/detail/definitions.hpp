@@ -150,7 +150,7 @@ DISTX_INLINE AnyConnector connect(int& argc, char**& argv) {
     fail("DISTX_FILE is set but file-based rendezvous is not compiled in: include <distx/file.hpp>");
   for (const auto& other : detail::announced_ranks()) {
     if (other.size.value <= 1) continue;
-    const auto advice = detail::advice_of(other.family);
+    const auto& advice = detail::advice_of(other.family);
     const std::string scheme(advice.scheme.substr(0, advice.scheme.find(':')));
     const auto& all = detail::launchers();
     const bool included = std::any_of(all.begin(), all.end(), [&](const auto& one) { return one.name == scheme; });
@@ -165,17 +165,13 @@ DISTX_INLINE AnyConnector connect(int& argc, char**& argv) {
 }
 
 DISTX_INLINE AnyConnector connect() {
-  int argc = 0;
-  char* arguments[] = {nullptr};
-  char** argv = arguments;
-  return connect(argc, argv);
+  detail::NoArguments none;
+  return connect(none.count, none.values);
 }
 
 DISTX_INLINE AnyConnector connect(std::string_view url) {
-  int argc = 0;
-  char* arguments[] = {nullptr};
-  char** argv = arguments;
-  return detail::connect_to(detail::ConnectUrl(std::string(url), "URL"), argc, argv);
+  detail::NoArguments none;
+  return detail::connect_to(detail::ConnectUrl(std::string(url), "URL"), none.count, none.values);
 }
 
 }  // namespace distx::inline DISTX_ABI

@@ -15,8 +15,6 @@ static_assert(Communicator<GlooCommunicator>);
 DISTX_INLINE auto GlooCommunicator::connected(detail::ConnectorRef connector,
                                               const GlooOptions& options) -> std::shared_ptr<State> {
   const calls::RankOf self{connector.rank(), connector.size(), "gloo"};
-  const ErrorContext context{
-      .operation = "GlooCommunicator", .backend = self.backend, .rank = self.rank, .size = self.size};
   const auto hosts = all_gather_values(connector, detail::posix::host_id());
   const bool one_host = std::all_of(hosts.begin(), hosts.end(), [&](const auto& host) { return host == hosts[0]; });
   const auto identity = broadcast_value(connector, detail::new_gloo_identity(), 0);
@@ -29,7 +27,8 @@ DISTX_INLINE auto GlooCommunicator::connected(detail::ConnectorRef connector,
   const auto gather = [&](auto mine, auto all) {
     connector.all_gather(std::as_bytes(mine), std::as_writable_bytes(all));
   };
-  return State::make(detail::GlooLinks::connected(context, options.deadline, make, std::identity(), gather));
+  return State::make(
+      detail::GlooLinks::connected(self.context("GlooCommunicator"), options.deadline, make, std::identity(), gather));
 }
 
 }  // namespace distx::inline DISTX_ABI

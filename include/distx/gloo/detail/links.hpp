@@ -41,11 +41,10 @@ struct GlooAddress {
 /// The slot of the nonces, which is that of no queue and stage: see tag_of.
 inline constexpr std::uint64_t gloo_nonce_slot = 15;
 
-/// Returns a number for a new communicator that rank 0 of its connector has not returned before.
+/// Returns a random number for a new communicator, which no other one of its connector has.
 [[nodiscard]] inline std::uint64_t new_gloo_identity() {
-  static std::atomic<std::uint64_t> made{0};
-  const std::uint64_t words[]{made++, static_cast<std::uint64_t>(Deadline::clock::now().time_since_epoch().count())};
-  return fnv1a(std::as_bytes(std::span(words)));
+  std::random_device random;
+  return std::uint64_t{random()} << 32 | random();
 }
 
 /// Returns a device, whose thread inherits what is set here: it blocks SIGPIPE, and does not preempt the threads that
@@ -62,12 +61,11 @@ inline constexpr std::uint64_t gloo_nonce_slot = 15;
   return std::async(std::launch::async, make).get();
 }
 
-/// A device that listens itself, and so knows which of two processes connects; of older ones each connection listens.
-template <class Device>
-concept ListeningGlooDevice = requires(const Device& device, const ::gloo::transport::tcp::Address& address) {
-  device.isInitiator(address, address);
-};
-inline constexpr bool gloo_devices_listen = ListeningGlooDevice<::gloo::transport::tcp::Device>;
+/// Whether devices listen themselves, and so know which of two processes connects; of older ones each connection
+/// listens.
+template <class Device = ::gloo::transport::tcp::Device>
+concept gloo_devices_listen =
+    requires(const Device& device, const ::gloo::transport::tcp::Address& to) { device.isInitiator(to, to); };
 
 /// Returns a device for a communicator.
 ///
@@ -75,7 +73,7 @@ inline constexpr bool gloo_devices_listen = ListeningGlooDevice<::gloo::transpor
 /// device's thread, so that a stranger that ends after the device would make the thread join itself, which ends the
 /// process. A process therefore has one such device per address, which it keeps.
 [[nodiscard]] inline std::shared_ptr<::gloo::transport::Device> gloo_device(const ::gloo::transport::tcp::attr& where) {
-  if constexpr (!gloo_devices_listen) return new_gloo_device(where);
+  if constexpr (!gloo_devices_listen<>) return new_gloo_device(where);
   using Devices = std::map<std::pair<unsigned, std::string>, std::shared_ptr<::gloo::transport::Device>>;
   static std::mutex mutex;
   static auto& kept = *new Devices;  // by the process, since a forked one has no thread of its parent's
@@ -118,8 +116,7 @@ class GlooLinks {
     // Gloo waits five times as long for a connection, and no longer than the limit that is passed for anything else.
     context_->setTimeout(milliseconds_until(Deadline(patience())) / 5 + std::chrono::milliseconds(1));
     if ((channel_ == nullptr && !warns_) || self.size == 1) return;
-    watch_ = WatchThread::shared<GlooLinks>(
-        {.operation = "GlooCommunicator", .backend = "gloo", .rank = self.rank, .size = self.size});
+    watch_ = WatchThread::shared<GlooLinks>(self.context("GlooCommunicator"));
     watch_->add(this, [this] { return look(), true; });
   }
   ~GlooLinks() {
@@ -216,9 +213,7 @@ class GlooLinks {
     for (GlooTransfer& transfer : transfers) {
       if (transfer.buffer == nullptr) continue;
       awaited = transfer.other;
-      if (missing.empty())
-        what =
-            transfer.slot == gloo_nonce_slot ? " did not send the nonce" : omission(transfer.slot, transfer.receives);
+      if (missing.empty()) what = omission(transfer.slot, transfer.receives);
       const auto problem = wait_for(transfer, deadline, context, std::ref(warn));
       if (!problem) transfer.buffer.reset();
       if (!problem) continue;
@@ -287,9 +282,7 @@ class GlooLinks {
     const auto make = [&] {
       return std::make_unique<GlooLinks>(device_, part, deadline_, channel_, fnv1a(std::as_bytes(std::span(words))));
     };
-    const ErrorContext context{
-        .operation = "split", .backend = part.backend, .rank = self_.rank, .size = self_.size, .location = location};
-    return connected(context, deadline_, make, number_of, gather);
+    return connected(self_.context("split", location), deadline_, make, number_of, gather);
   }
 
   [[nodiscard]] bool revoked() const noexcept { return revoked_.load(std::memory_order_acquire); }
@@ -303,11 +296,7 @@ class GlooLinks {
   void revoke(const std::string& reason) noexcept try {
     auto published = RevocationReason::parse(reason).by(self_.rank);
     published.thrown = true;  // this rank throws the error itself, even if a peer was first
-    if (!store(published)) {
-      const std::lock_guard lock(mutex_);
-      reason_.thrown = true;
-      return;
-    }
+    if (!store(published)) return;
     if (channel_ != nullptr) channel_->publish(identity_, published.published());
     close_all();
   } catch (const std::exception&) {
@@ -365,6 +354,7 @@ class GlooLinks {
   /// Revokes on this rank; returns whether it was not revoked before.
   bool store(RevocationReason reason) {
     const std::lock_guard lock(mutex_);
+    reason_.thrown = reason_.thrown || reason.thrown;
     if (revoked()) return false;
     reason_ = std::move(reason);
     revoked_.store(true, std::memory_order_release);

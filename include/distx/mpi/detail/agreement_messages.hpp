@@ -22,7 +22,7 @@ class AgreementMessages {
     Message message;
   };
 
-  explicit AgreementMessages(MPI_Comm comm) : messages_(comm, tag) {}
+  AgreementMessages(MPI_Comm comm, int own) : messages_(comm, own, tag) {}
 
   void send(std::uint64_t group, int to, const Message& message) {
     const auto& ranks = message.survivors.ranks;

@@ -35,7 +35,7 @@ class MpiBackend {
         self_(transport.self),
         session_(std::move(session)),
         transport_(std::move(transport)),
-        watch_(session_->world(), transport_.ranks_in_world(session_->world().rank())),
+        watch_(session_->world(), transport_.ranks),
         job_(std::make_unique<Job>(self_, options.max_count, session_->world())),
         blocking_queue_(queue(0), self_, options.deadline, transport_.counts_fit()),
         started_queue_(queue(1), self_, options.deadline, transport_.counts_fit()) {
@@ -52,7 +52,7 @@ class MpiBackend {
     if (!revoked()) {
       if (session_->world().ends_mpi() && self_.size <= MpiOptions::most_scheduled_ranks)  // there are few peers
         session_->control().announce_exit(transport_.identity, self_.rank, {blocking_calls_, started_calls_},
-                                          transport_.peers);
+                                          transport_.ranks);
       return;
     }
     transport_.release();
@@ -62,7 +62,7 @@ class MpiBackend {
   [[nodiscard]] const calls::RankOf& self() const noexcept { return self_; }
   [[nodiscard]] MPI_Comm native_handle() const noexcept { return transport_.blocking.native_handle(); }
   void revoke(const std::string& reason) noexcept {
-    session_->control().revoke(transport_.identity, revocation_, self_.rank, transport_.peers, reason);
+    session_->control().revoke(transport_.identity, revocation_, self_.rank, transport_.ranks, reason);
   }
   /// @throws what has revoked the communicator
   void check_usable(const ErrorContext& context) {
@@ -79,12 +79,11 @@ class MpiBackend {
 
   [[nodiscard]] std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
     const auto all = detail::all_gathered(*this, detail::SplitRequest{color, key, self_.rank}, location);
-    if (!transport_.has_collectives()) return split_channel(detail::group_of(all, color), location);
+    const ErrorContext context = self_.context("split", location);
+    if (!transport_.has_collectives()) return split_channel(detail::group_of(all, color), context);
     // MPI rejects negative colors, so a group uses the number of its lowest rank.
     const auto same = [&](const detail::SplitRequest& other) { return other.color == color; };
     const int first = std::find_if(all.begin(), all.end(), same)->rank;
-    const ErrorContext context{
-        .operation = "split", .backend = self_.backend, .rank = self_.rank, .size = self_.size, .location = location};
     enter_vendor_call(context);
     return State::make(session_, open_transport(*session_, divided(first, key, context), options_), options_);
   }
@@ -92,15 +91,12 @@ class MpiBackend {
  private:
   /// Returns a predicate: whether a rank is known to have ended.
   [[nodiscard]] auto lost() const {
-    return [this](int rank) {
-      const auto place = static_cast<std::size_t>(rank < self_.rank ? rank : rank - 1);
-      return rank != self_.rank && session_->world().has_ended(transport_.peers[place]);
-    };
+    return [this](int rank) { return session_->world().has_ended(transport_.ranks[static_cast<std::size_t>(rank)]); };
   }
 
   /// Returns the messages of blocking (0) or asynchronous (1) collectives.
   [[nodiscard]] QueueTransport queue(int number) const {
-    return {transport_.calls, QueueTags::of(transport_.first_call_tag, 6, transport_.call_tags).from(3 * number)};
+    return {transport_.calls, QueueTags::of(transport_.first_call_tag + 3 * number, 6, transport_.call_tags)};
   }
 
   /// An asynchronous call or message; reused between calls.
@@ -144,25 +140,15 @@ class MpiBackend {
 
     /// Issues the call once all descriptions have arrived; returns whether it was issued or has failed.
     bool advance_exchange() noexcept {
-      try {
-        if (compares_ && !exchange_.advance(context_)) return false;
-        finish_exchange();
-      } catch (...) {
-        error_ = std::current_exception();
-        phase_ = CallPhase::failed;
-      }
-      return true;
+      return ended([this] {
+        const bool joined = !compares_ || exchange_.advance(context_);
+        if (joined) finish_exchange();
+        return joined;
+      });
     }
 
     bool test() noexcept override {
-      try {
-        if (is_ready()) return true;
-        return state_.backend.is_stopped(number_);
-      } catch (...) {
-        error_ = std::current_exception();
-        phase_ = CallPhase::failed;
-        return true;
-      }
+      return ended([this] { return is_ready() || state_.backend.is_stopped(number_); });
     }
 
     void complete() override {
@@ -200,6 +186,15 @@ class MpiBackend {
    private:
     enum class CallPhase { exchanging, issued, done, failed };
 
+    /// Returns what `f` does, and true if it throws; `wait` then throws that.
+    template <class F>
+    bool ended(F&& f) noexcept try {
+      return f();
+    } catch (...) {
+      error_ = std::current_exception();
+      phase_ = CallPhase::failed;
+      return true;
+    }
     void finish_exchange() {
       if (compares_) exchange_.compare(call_, context_);
       if (compares_ && exchange_.all_inlined(call_)) {
@@ -295,12 +290,10 @@ class MpiBackend {
     return owner;
   }
   [[nodiscard]] std::shared_ptr<State> split_channel(const std::vector<detail::SplitRequest>& group,
-                                                     const std::source_location& location) {
-    const auto all_gathered = [&](int value) { return detail::all_gathered(*this, value, location); };
+                                                     const ErrorContext& context) {
+    const auto all_gathered = [&](int value) { return detail::all_gathered(*this, value, context.location); };
     std::vector<int> ranks;
     for (const auto& request : group) ranks.push_back(transport_.calls[request.rank]);
-    const ErrorContext context{
-        .operation = "split", .backend = self_.backend, .rank = self_.rank, .size = self_.size, .location = location};
     const auto subset = session_->world().new_subset(all_gathered, std::move(ranks), context);
     return State::make(session_, open_transport(*session_, subset), options_);
   }

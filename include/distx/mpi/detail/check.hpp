@@ -34,4 +34,16 @@ inline void check(int code, std::string_view routine, const ErrorContext& contex
     fail(code, routine, context);
 }
 
+/// Returns whether a request is complete, without completing it.
+[[nodiscard]] inline bool is_complete(MPI_Request request) noexcept {
+  int complete = 0;
+  return MPI_Request_get_status(request, &complete, MPI_STATUS_IGNORE) == MPI_SUCCESS && complete != 0;
+}
+/// Completes a request if it can be; returns whether it has.
+[[nodiscard]] inline bool try_complete(MPI_Request& request, const char* routine, const ErrorContext& context) {
+  int complete = 0;
+  check(MPI_Test(&request, &complete, MPI_STATUS_IGNORE), routine, context);
+  return complete != 0;
+}
+
 }  // namespace distx::inline DISTX_ABI::detail::mpi

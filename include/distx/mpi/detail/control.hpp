@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -48,12 +49,18 @@ struct Revocation {
 /// on; the identities of user notifications are separate.
 class Control {
  public:
-  explicit Control(mpi_unique_comm comm) : comm_(std::move(comm)) {}
+  Control(mpi_unique_comm comm, int rank, int size)
+      : comm_(std::move(comm)),
+        rank_(rank),
+        all_(static_cast<std::size_t>(size)),
+        messages_(comm_.native_handle(), rank, 0) {
+    std::iota(all_.begin(), all_.end(), 0);
+  }
 
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_.native_handle(); }
   /// Returns an identity that no other rank of the session uses.
-  [[nodiscard]] std::uint64_t new_identity(int rank) noexcept {
-    return (static_cast<std::uint64_t>(rank) << 40) + next_.fetch_add(1);
+  [[nodiscard]] std::uint64_t new_identity() noexcept {
+    return (static_cast<std::uint64_t>(rank_) << 40) + next_.fetch_add(1);
   }
 
   /// Returns the identity of a communicator that uses a channel; see RankSubset. None of `new_identity` is the same.
@@ -64,11 +71,9 @@ class Control {
   void join(std::uint64_t identity, Revocation& revocation, ExitNotices& exit_notices) {
     const std::lock_guard lock(mutex_);
     take_in();  // also for ranks whose calls never wait
-    members_.emplace(identity, Registered{&revocation, &exit_notices});
-    for (const Notification& notification : early_exits_)
-      if (notification.identity == identity) exit_notices.note(notification.rank, notification.made);
-    if (const auto early = early_.extract(identity); !early.empty())
-      end(revocation, detail::RevocationReason::parse(early.mapped()));
+    const auto& member = members_.emplace(identity, Registered{&revocation, &exit_notices}).first->second;
+    for (const Notification& notification : early_)
+      if (notification.identity == identity) receive(notification, member);
   }
   /// Notes an error after which a rank may not join any more.
   void note_failure() noexcept { failed_ = true; }
@@ -83,17 +88,17 @@ class Control {
     const std::lock_guard lock(mutex_);
     members_.erase(identity);
   }
-  /// Notifies `peers`, which are ranks of `comm()`, that rank `rank` makes no more calls than it has made. Does not
+  /// Notifies `ranks` of `comm()` that rank `rank` makes no more calls than it has made. Does not
   /// block.
   void announce_exit(std::uint64_t identity, int rank, const ExitNotices::Counts& made,
-                     std::span<const int> peers) noexcept try {
+                     std::span<const int> ranks) noexcept try {
     const std::lock_guard lock(mutex_);
-    post({.identity = identity, .subject = Subject::exit, .rank = rank, .made = made}, {}, peers);
-  } catch (const std::bad_alloc&) {  // the peers have their own deadlines
+    post({.identity = identity, .subject = Subject::exit, .rank = rank, .made = made}, {}, ranks);
+  } catch (const std::bad_alloc&) {  // the others have their own deadlines
   }
 
-  /// Revokes on this rank and notifies `peers`, which are ranks of `comm()`. Does not block.
-  void revoke(std::uint64_t identity, Revocation& revocation, int rank, std::span<const int> peers,
+  /// Revokes on this rank and notifies `ranks` of `comm()`. Does not block.
+  void revoke(std::uint64_t identity, Revocation& revocation, int rank, std::span<const int> ranks,
               const std::string& why) noexcept try {
     const std::lock_guard lock(mutex_);
     if (revocation.revoked.load()) {
@@ -104,7 +109,7 @@ class Control {
     judge(why);
     revocation.knows_of_mismatch = true;  // this rank throws the error itself
     end(revocation, reason);
-    post({.identity = identity, .subject = Subject::communicator}, reason.published(), peers);
+    post({.identity = identity, .subject = Subject::communicator}, reason.published(), ranks);
   } catch (...) {
     revocation.revoked.store(true);  // the reason could not be allocated
   }
@@ -116,14 +121,7 @@ class Control {
     if (notifications_.poll(identity)) return;
     notifications_.publish(identity, why);
     judge(why);
-    if (!is_up()) return;
-    int rank = 0;
-    int size = 0;
-    if (MPI_Comm_rank(comm(), &rank) != MPI_SUCCESS || MPI_Comm_size(comm(), &size) != MPI_SUCCESS) return;
-    std::vector<int> others;
-    for (int other = 0; other < size; ++other)
-      if (other != rank) others.push_back(other);
-    post({.identity = identity, .subject = Subject::notification}, why, others);
+    post({.identity = identity, .subject = Subject::notification}, why, all_);
   } catch (...) {
     notifications_.publish(identity, why);  // the other ranks have their own deadlines
   }
@@ -181,10 +179,8 @@ class Control {
         notifications_.publish(notification.identity, notification.reason);
       else if (const auto member = members_.find(notification.identity); member != members_.end())
         receive(notification, member->second);
-      else if (notification.subject == Subject::exit)
+      else
         keep_early(notification);
-      else  // of a communicator that is not complete yet, or destroyed
-        early_.emplace(notification.identity, notification.reason);
     });
   }
 
@@ -198,20 +194,20 @@ class Control {
     else
       end(*member.revocation, detail::RevocationReason::parse(notification.reason));
   }
-  /// Keeps the exit of a rank from a communicator that is not complete yet, or destroyed: the latest ones only,
-  /// because most are of the second kind. A wait for a rank whose exit is lost ends at the deadline.
+  /// Keeps what concerns a communicator that is not complete yet, or destroyed: the latest ones only, because most are
+  /// of the second kind. A wait for a rank of which one is lost ends at the deadline.
   void keep_early(const Notification& notification) {
-    if (early_exits_.size() == 64) early_exits_.pop_front();
-    early_exits_.push_back(notification);
+    if (early_.size() == 1024) early_.pop_front();
+    early_.push_back(notification);
   }
 
   /// @pre the mutex is held
-  void post(const Notification& notification, const std::string& reason, std::span<const int> peers) {
+  void post(const Notification& notification, const std::string& reason, std::span<const int> ranks) {
     if (!is_up()) return;
     Notification whole = notification;
     const std::size_t length = reason.copy(whole.reason, sizeof whole.reason - 1);
     const auto bytes = std::as_bytes(std::span(&whole, 1)).first(offsetof(Notification, reason) + length + 1);
-    messages_.post({bytes.begin(), bytes.end()}, peers);
+    messages_.post({bytes.begin(), bytes.end()}, ranks);
   }
 
   static void end(Revocation& revocation, detail::RevocationReason reason) {
@@ -221,14 +217,15 @@ class Control {
   }
 
   mpi_unique_comm comm_;
+  int rank_;
+  std::vector<int> all_;  ///< ranks
   std::mutex mutex_;
   std::atomic<std::uint64_t> next_{0};
   std::atomic<bool> failed_{false};
   std::atomic<std::uint64_t> known_failures_{known_failures.load()};
   std::map<std::uint64_t, Registered> members_;
-  std::map<std::uint64_t, std::string> early_;
-  std::deque<Notification> early_exits_;
-  ControlMessages messages_{comm(), 0};
+  std::deque<Notification> early_;
+  ControlMessages messages_;
   detail::LocalFailureChannel notifications_;
 };
 

@@ -19,14 +19,16 @@ namespace distx::inline DISTX_ABI::detail::mpi {
 class ControlMessages {
  public:
   /// @param comm  must outlive the calls of `post` and `receive`
-  ControlMessages(MPI_Comm comm, int tag) noexcept : comm_(comm), tag_(tag) {}
+  /// @param own  this rank
+  ControlMessages(MPI_Comm comm, int own, int tag) noexcept : comm_(comm), own_(own), tag_(tag) {}
 
+  /// Sends a message to these ranks, except this one.
   void post(std::vector<std::byte> bytes, std::span<const int> ranks) {
     remove_sent();
     Sent& sent = sent_.emplace_back(std::move(bytes), std::vector<MPI_Request>(ranks.size(), MPI_REQUEST_NULL));
     for (std::size_t i = 0; i < ranks.size(); ++i)
-      if (MPI_Isend(sent.bytes.data(), static_cast<int>(sent.bytes.size()), MPI_BYTE, ranks[i], tag_, comm_,
-                    &sent.requests[i]) != MPI_SUCCESS)
+      if (ranks[i] != own_ && MPI_Isend(sent.bytes.data(), static_cast<int>(sent.bytes.size()), MPI_BYTE, ranks[i],
+                                        tag_, comm_, &sent.requests[i]) != MPI_SUCCESS)
         sent.requests[i] = MPI_REQUEST_NULL;
   }
   /// Calls `take(from, bytes)` for each message that has arrived.
@@ -67,6 +69,7 @@ class ControlMessages {
   };
 
   MPI_Comm comm_;
+  int own_;
   int tag_;
   std::list<Sent> sent_;
   std::vector<std::byte> received_;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
+
 #include "distx/comm/ops.hpp"
 #include "distx/core/span.hpp"
-#include "distx/mpi/detail/check.hpp"
 #include "distx/mpi/detail/handles.hpp"
 
 namespace distx::inline DISTX_ABI::detail::mpi {
@@ -17,35 +18,10 @@ struct Unit {
 /// Returns the MPI datatype of an element type; MPI lacks the reduced-precision types, which are transferred as
 /// integers.
 [[nodiscard]] inline MPI_Datatype datatype_of(ElementType type) noexcept {
-  switch (type) {
-    case ElementType::i8:
-      return MPI_INT8_T;
-    case ElementType::f8e4m3:
-    case ElementType::f8e5m2:
-    case ElementType::u8:
-      return MPI_UINT8_T;
-    case ElementType::i16:
-      return MPI_INT16_T;
-    case ElementType::bf16:
-    case ElementType::f16:
-    case ElementType::u16:
-      return MPI_UINT16_T;
-    case ElementType::i32:
-      return MPI_INT32_T;
-    case ElementType::u32:
-      return MPI_UINT32_T;
-    case ElementType::i64:
-      return MPI_INT64_T;
-    case ElementType::u64:
-      return MPI_UINT64_T;
-    case ElementType::f32:
-      return MPI_FLOAT;
-    case ElementType::f64:
-      return MPI_DOUBLE;
-    case ElementType::bytes:
-      break;
-  }
-  return MPI_BYTE;
+  static const MPI_Datatype types[element_type_count] = {
+      MPI_INT8_T,  MPI_UINT8_T, MPI_INT16_T,  MPI_UINT16_T, MPI_INT32_T, MPI_UINT32_T, MPI_INT64_T, MPI_UINT64_T,
+      MPI_UINT8_T, MPI_UINT8_T, MPI_UINT16_T, MPI_UINT16_T, MPI_FLOAT,   MPI_DOUBLE,   MPI_BYTE};
+  return types[static_cast<std::size_t>(type)];
 }
 
 template <class Any>
@@ -63,40 +39,15 @@ template <class Any>
 /// Returns the MPI op of a built-in op; an average is a sum, and the division is computed here.
 /// @pre is_native(kind, type of the elements)
 [[nodiscard]] inline MPI_Op op_of(OpKind kind) noexcept {
-  switch (kind) {
-    case OpKind::product:
-      return MPI_PROD;
-    case OpKind::min:
-      return MPI_MIN;
-    case OpKind::max:
-      return MPI_MAX;
-    case OpKind::bit_and:
-      return MPI_BAND;
-    case OpKind::bit_or:
-      return MPI_BOR;
-    case OpKind::bit_xor:
-      return MPI_BXOR;
-    default:
-      return MPI_SUM;
-  }
+  static const MPI_Op ops[] = {MPI_SUM, MPI_PROD, MPI_MIN, MPI_MAX, MPI_SUM, MPI_OP_NULL, MPI_BAND, MPI_BOR, MPI_BXOR};
+  return ops[static_cast<std::size_t>(kind)];
 }
 
-/// Returns a contiguous datatype of `count` units, for messages beyond MPI's limit: each part has at most `most` units.
-[[nodiscard]] inline unique_datatype large_type(const Unit& unit, std::size_t count, std::size_t most) {
-  const ErrorContext context{.operation = "a large message", .backend = "mpi"};
-  const auto pieces = static_cast<int>(count / most);
-  const auto rest = static_cast<int>(count % most);
-  MPI_Datatype piece = MPI_DATATYPE_NULL;
-  check(MPI_Type_contiguous(static_cast<int>(most), unit.type, &piece), "MPI_Type_contiguous", context);
-  const auto owner = unique_datatype::from_native_handle(piece);
-  const int lengths[] = {pieces, rest};
-  const MPI_Aint places[] = {0, static_cast<MPI_Aint>((count - count % most) * unit.bytes)};
-  const MPI_Datatype types[] = {piece, unit.type};
-  MPI_Datatype whole = MPI_DATATYPE_NULL;
-  check(MPI_Type_create_struct(2, lengths, places, types, &whole), "MPI_Type_create_struct", context);
-  auto result = unique_datatype::from_native_handle(whole);
-  check(MPI_Type_commit(&whole), "MPI_Type_commit", context);
-  return result;
+/// Calls `f(offset, count)` for pieces of at most `most`, in order; not at all for 0 elements.
+template <class F>
+void in_pieces(std::size_t count, std::size_t most, F&& f) {
+  for (std::size_t offset = 0; offset < count; offset += most)
+    f(offset, static_cast<int>(std::min(most, count - offset)));
 }
 
 }  // namespace distx::inline DISTX_ABI::detail::mpi

@@ -28,12 +28,10 @@ struct mpi_handle_traits {
 inline MPI_Comm no_comm() noexcept { return MPI_COMM_NULL; }
 inline MPI_Op no_op() noexcept { return MPI_OP_NULL; }
 inline MPI_Datatype no_datatype() noexcept { return MPI_DATATYPE_NULL; }
-inline MPI_Group no_group() noexcept { return MPI_GROUP_NULL; }
 
 /// Frees the local side only: in Open MPI and MPICH, MPI_Comm_free does not communicate.
 using mpi_unique_comm = unique_handle<mpi_handle_traits<no_comm, MPI_Comm_free>>;
 using unique_op = unique_handle<mpi_handle_traits<no_op, MPI_Op_free>>;
 using unique_datatype = unique_handle<mpi_handle_traits<no_datatype, MPI_Type_free>>;
-using unique_group = unique_handle<mpi_handle_traits<no_group, MPI_Group_free>>;
 
 }  // namespace distx::inline DISTX_ABI::detail::mpi

@@ -38,8 +38,6 @@ struct Operands {
 /// Jobs are reused, so only the first calls allocate. MPI stores the address of a job, so it is not movable.
 class Job {
  public:
-  using IntLists = std::array<std::vector<int>, 2>;
-
   Job(const calls::RankOf& own, std::size_t max_count, const World& world)
       : self(own), most(max_count), world_(world) {}
   Job(const Job&) = delete;
@@ -70,28 +68,29 @@ class Job {
       fail(code, routine, self.context(c));
   }
 
-  void send(const Call<Host>& c, const Unit& unit, const void* data, std::size_t units, int to, int tag) {
-    const auto [type, count] = message(unit, units);
-    check(MPI_Isend(data, count, type, (*messages_)[to], tag, messages_->comm, &add({.peer = to})), "MPI_Isend", c);
+  /// Sends elements; to this rank synchronously, because MPI would buffer a small self-send and report it as complete.
+  void send(const Call<Host>& c, Span<const AnyElement> data, int to, int tag) {
+    const auto start = to == self.rank ? MPI_Issend : MPI_Isend;
+    const Unit unit = unit_of(data);
+    in_pieces(data.size() * unit.per_element, most, [&](std::size_t offset, int count) {
+      const std::byte* const piece = data.bytes() + offset * unit.bytes;
+      check(start(piece, count, unit.type, (*messages_)[to], tag, messages_->comm, &add({.peer = to})), "MPI_Isend", c);
+    });
   }
-  /// Starts a synchronous send, which cannot complete before the receiver has joined.
-  void send_synchronously(const Call<Host>& c, const Unit& unit, const void* data, std::size_t units, int to, int tag) {
-    const auto [type, count] = message(unit, units);
-    check(MPI_Issend(data, count, type, (*messages_)[to], tag, messages_->comm, &add({.peer = to})), "MPI_Issend", c);
-  }
-  void receive(const ErrorContext& context, const Unit& unit, void* data, std::size_t units, int from, int tag) {
-    const Awaited awaited{true, false, false, from, tag, data, units, unit};
-    MPI_Request& request = add(awaited);
-    if (match(awaited, request, context)) {
-      awaited_.back().matched = true;
-    } else if (started_) {
-      const auto [type, count] = message(unit, units);
-      mpi::check(MPI_Irecv(data, count, type, (*messages_)[from], tag, messages_->comm, &request), "MPI_Irecv",
-                 context);
-      awaited_.back().matched = true;
-    } else {
-      ++unmatched_;
-    }
+  /// Receives elements. A blocking receive without a header waits for the message, to check its size before MPI may
+  /// write it: Open MPI, with some protocols for large messages, writes past the end of a receive that is too small.
+  void receive(const ErrorContext& context, Span<AnyElement> data, int from, int tag) {
+    const bool matched = started_ || incoming_;
+    const Unit unit = unit_of(data);
+    in_pieces(data.size() * unit.per_element, most, [&](std::size_t offset, int count) {
+      std::byte* const piece = data.bytes() + offset * unit.bytes;
+      MPI_Request& request = add({true, matched, false, from, tag, piece, count, unit});
+      if (matched)
+        mpi::check(MPI_Irecv(piece, count, unit.type, (*messages_)[from], tag, messages_->comm, &request), "MPI_Irecv",
+                   context);
+      else
+        ++unmatched_;
+    });
   }
   /// Data up to this size travel in the message of the header: Open MPI sends up to 4 KiB eagerly, its own header
   /// included.
@@ -112,15 +111,8 @@ class Job {
     if (outgoing_.size() == 0) outgoing_ = Buffer<std::byte>(sizeof header + inline_bytes);
     std::memcpy(outgoing_.data(), &header, sizeof header);
     if (small && !data.empty()) std::memcpy(outgoing_.data() + sizeof header, data.data(), data.size_bytes());
-    const Unit byte{MPI_BYTE, 1, 1}, unit = unit_of(data);
-    const std::size_t units = data.size() * unit.per_element;
-    if (to == self.rank) {  // MPI would buffer a small self-send and report it as complete
-      send_synchronously(c, byte, outgoing_.data(), bytes, to, tag);
-      if (!small) send_synchronously(c, unit, data.data(), units, to, data_tag);
-    } else {
-      send(c, byte, outgoing_.data(), bytes, to, tag);
-      if (!small) send(c, unit, data.data(), units, to, data_tag);
-    }
+    send(c, {outgoing_.data(), bytes, ElementType::bytes, 1}, to, tag);
+    if (!small) send(c, data, to, data_tag);
   }
   /// Receives such a message.
   void receive_message(const Call<Host>& c, Span<AnyElement> target, std::uint64_t lengths, int from) {
@@ -144,10 +136,9 @@ class Job {
   }
   /// Takes the header if it has arrived; returns whether it has. @pre awaits_header()
   bool look_for_header(const ErrorContext& context) {
-    int flag = 0;
-    mpi::check(MPI_Test(&requests_[incoming_->request], &flag, MPI_STATUS_IGNORE), "MPI_Test", context);
-    if (flag != 0) take_header(context);
-    return flag != 0;
+    const bool arrived = try_complete(requests_[incoming_->request], "MPI_Test", context);
+    if (arrived) take_header(context);
+    return arrived;
   }
   /// Returns whether the last call received data that MPI has perhaps read from the sender's memory after its call.
   [[nodiscard]] bool received_data() const noexcept { return received_data_; }
@@ -200,11 +191,7 @@ class Job {
   bool test(const ErrorContext& context) {
     if (requests_.empty()) return true;
     if (awaits_header() && !look_for_header(context)) return false;
-    for (std::size_t i = 0; i < awaited_.size() && unmatched_ > 0; ++i)
-      if (!awaited_[i].matched && match(awaited_[i], requests_[i], context)) {
-        awaited_[i].matched = true;
-        --unmatched_;
-      }
+    if (unmatched_ > 0) match_arrived(context);
     if (unmatched_ > 0) return false;
     int flag = 0;
     const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &flag, statuses_.data());
@@ -270,9 +257,8 @@ class Job {
   static constexpr std::chrono::milliseconds a_moment{100};
 
   const calls::RankOf self;
-  const std::size_t most;  ///< the maximum number of units in one call of MPI
-  IntLists counts;
-  IntLists places;
+  const std::size_t most;           ///< the maximum number of units in one call of MPI
+  std::vector<int> counts, places;  ///< arguments of a call
 
  private:
   void end_reduction() {
@@ -297,7 +283,7 @@ class Job {
     int peer = -1;  ///< the other rank of a message
     int tag = 0;
     void* data = nullptr;
-    std::size_t units = 0;
+    int units = 0;
     Unit unit{};
   };
   /// A user's message that is received.
@@ -314,10 +300,6 @@ class Job {
     calls::AnyOp op;
     void* result;
     Span<AnyElement> target;
-  };
-  struct TypedCount {
-    MPI_Datatype type;
-    int count;
   };
 
   [[nodiscard]] int header_tag(int tag) const noexcept { return tag_ + (1 + data_tags_) * tag; }
@@ -339,26 +321,13 @@ class Job {
     }
   }
   void receive_data(const ErrorContext& context) {
-    const Unit unit = unit_of(incoming_->target);
     received_data_ = true;
-    receive(context, unit, incoming_->target.data(), incoming_->target.size() * unit.per_element, incoming_->from,
-            incoming_->data_tag);
-  }
-  /// Returns whether a request is complete, without completing it.
-  [[nodiscard]] static bool is_complete(MPI_Request request) {
-    int complete = 0;
-    return request == MPI_REQUEST_NULL ||
-           (MPI_Request_get_status(request, &complete, MPI_STATUS_IGNORE) == MPI_SUCCESS && complete != 0);
+    receive(context, incoming_->target, incoming_->from, incoming_->data_tag);
   }
   MPI_Request& add(const Awaited& awaited) {
     awaited_.push_back(awaited);
     statuses_.emplace_back();
     return requests_.emplace_back(MPI_REQUEST_NULL);
-  }
-  TypedCount message(const Unit& unit, std::size_t units) {
-    if (units <= most) [[likely]]
-      return {unit.type, static_cast<int>(units)};
-    return {large_.emplace_back(large_type(unit, units, most)).native_handle(), 1};
   }
   void clear() noexcept {
     requests_.clear();
@@ -366,7 +335,6 @@ class Job {
     unmatched_ = 0;
     statuses_.clear();
     awaited_.clear();
-    large_.clear();
   }
 
   void completed(int code, bool all, const ErrorContext& context) {
@@ -381,32 +349,37 @@ class Job {
       if (awaited_[i].receives && !awaited_[i].is_header) compare(awaited_[i], statuses_[i], context);
     clear();
   }
-  // Checks the size of a message before MPI may write it: Open MPI, with some protocols for large messages, writes past
-  // the end of a receive that is too small. An asynchronous receive must be posted at once so that blocking sends can
-  // progress: see `send_message`.
-  bool match(const Awaited& awaited, MPI_Request& request, const ErrorContext& context) {
-    int flag = 0;
-    MPI_Message arrived = MPI_MESSAGE_NULL;
-    MPI_Status status;
-    mpi::check(MPI_Improbe((*messages_)[awaited.peer], awaited.tag, messages_->comm, &flag, &arrived, &status),
-               "MPI_Improbe", context);
-    if (flag == 0) return false;
-    compare(awaited, status, context);
-    const auto [type, count] = message(awaited.unit, awaited.units);
-    mpi::check(MPI_Imrecv(awaited.data, count, type, &arrived, &request), "MPI_Imrecv", context);
-    return true;
+  /// Receives what has arrived of the unmatched; the pieces of one rank arrive in their order.
+  void match_arrived(const ErrorContext& context) {
+    int late = -1;  // the last rank whose next piece has not arrived
+    for (std::size_t i = 0; i < awaited_.size(); ++i) {
+      Awaited& awaited = awaited_[i];
+      if (awaited.matched || awaited.peer == late) continue;
+      int flag = 0;
+      MPI_Message arrived = MPI_MESSAGE_NULL;
+      MPI_Status status;
+      mpi::check(MPI_Improbe((*messages_)[awaited.peer], awaited.tag, messages_->comm, &flag, &arrived, &status),
+                 "MPI_Improbe", context);
+      late = awaited.peer;
+      if (flag == 0) continue;
+      compare(awaited, status, context);
+      mpi::check(MPI_Imrecv(awaited.data, awaited.units, awaited.unit.type, &arrived, &requests_[i]), "MPI_Imrecv",
+                 context);
+      awaited.matched = true;
+      --unmatched_;
+      late = -1;
+    }
   }
   static void compare(const Awaited& awaited, const MPI_Status& status, const ErrorContext& context) {
-    MPI_Count arrived = 0;
-    mpi::check(MPI_Get_elements_x(&status, awaited.unit.type, &arrived), "MPI_Get_elements_x", context);
-    if (arrived == static_cast<MPI_Count>(awaited.units)) return;
-    const auto per_element = awaited.unit.per_element;
-    throw MismatchError(
-        "expects " + std::to_string(awaited.units / per_element) + " elements, rank " + std::to_string(awaited.peer) +
-            " sends " +
-            (arrived == MPI_UNDEFINED ? std::string("no whole number of them")
-                                      : std::to_string(static_cast<std::size_t>(arrived) / per_element)),
-        context);
+    int arrived = 0;
+    mpi::check(MPI_Get_count(&status, awaited.unit.type, &arrived), "MPI_Get_count", context);
+    if (arrived == awaited.units) return;
+    const auto elements = [&](int units) {
+      return std::to_string(static_cast<std::size_t>(units) / awaited.unit.per_element);
+    };
+    throw MismatchError("expects " + elements(awaited.units) + " elements, rank " + std::to_string(awaited.peer) +
+                            " sends " + (arrived == MPI_UNDEFINED ? "no whole number of them" : elements(arrived)),
+                        context);
   }
 
   const World& world_;
@@ -424,7 +397,6 @@ class Job {
   std::optional<Incoming> incoming_{};
   Buffer<std::byte> outgoing_{}, arriving_{};  // headers and small data, empty before the first message
   bool received_data_ = false;
-  std::vector<unique_datatype> large_;
   std::optional<Finish> finish_;
   Buffer<std::byte> scratch_;
   UserOp user_;

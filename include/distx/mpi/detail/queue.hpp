@@ -18,8 +18,6 @@ struct QueueTags {
   [[nodiscard]] static QueueTags of(int first, int per_call, int tags) noexcept {
     return {first, per_call, std::bit_floor(static_cast<unsigned>(tags / per_call)) - 1};
   }
-  /// Returns the tags that begin later in each call.
-  [[nodiscard]] QueueTags from(int offset) const noexcept { return {first + offset, per_call, last_call}; }
 };
 
 /// The messages of one queue of collectives over MPI: see MessageTransport.
@@ -56,10 +54,7 @@ class QueueTransport {
           "MPI_Testall", context);
     return complete != 0;
   }
-  [[nodiscard]] bool is_complete(const Request& request) const noexcept {
-    int complete = 0;
-    return MPI_Request_get_status(request, &complete, MPI_STATUS_IGNORE) == MPI_SUCCESS && complete != 0;
-  }
+  [[nodiscard]] bool is_complete(const Request& request) const noexcept { return mpi::is_complete(request); }
   void cancel(std::span<Request> receives) noexcept {
     for (Request& receive : receives)
       if (receive != MPI_REQUEST_NULL) MPI_Cancel(&receive);

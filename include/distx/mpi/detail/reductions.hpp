@@ -7,13 +7,6 @@
 // Functions that pass a call to MPI, in pieces if it exceeds the limit of one MPI call.
 namespace distx::inline DISTX_ABI::detail::mpi {
 
-/// Calls `f(offset, count)` for pieces of at most `most`, in order; not at all for 0 elements.
-template <class F>
-void in_pieces(std::size_t count, std::size_t most, F&& f) {
-  for (std::size_t offset = 0; offset < count; offset += most)
-    f(offset, static_cast<int>(std::min(most, count - offset)));
-}
-
 /// The partition of the elements among ranks, in units: equal blocks in rank order, or blocks of given counts.
 struct Blocks {
   calls::Counts counts{};
@@ -25,6 +18,11 @@ struct Blocks {
   }
   [[nodiscard]] std::size_t count(int rank) const noexcept {
     return calls::block_count(counts, equal, rank) * per_element;
+  }
+  /// Returns a rank's block of a span of all elements.
+  template <class Any>
+  [[nodiscard]] Span<Any> of(const Span<Any>& whole, int rank) const noexcept {
+    return whole.subspan(calls::block_offset(counts, equal, rank), calls::block_count(counts, equal, rank));
   }
   /// Writes sizes and offsets as MPI's arguments. @pre the sum of the counts fits an `int`
   void write(std::vector<int>& sizes, std::vector<int>& places, int ranks) const {
@@ -94,9 +92,8 @@ inline void issue_reduce_scatter(Job& job, const Call<Host>& c) {
                        static_cast<int>(c.receive.size()), o.type, o.op),
               "MPI_Reduce_scatter_block", c);
   } else {
-    blocks.write(job.counts[0], job.places[0], job.self.size);
-    job.check(job.call(MPI_Reduce_scatter, MPI_Ireduce_scatter, o.send, o.receive,
-                       static_cast<const int*>(job.counts[0].data()), o.type, o.op),
+    blocks.write(job.counts, job.places, job.self.size);
+    job.check(job.call(MPI_Reduce_scatter, MPI_Ireduce_scatter, o.send, o.receive, job.counts.data(), o.type, o.op),
               "MPI_Reduce_scatter", c);
   }
 }

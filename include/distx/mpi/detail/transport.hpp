@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
-#include <array>
 #include <cstdint>
-#include <iterator>
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,17 +21,11 @@ struct Transport {
   int first_message_tag = 0, last_message_tag = 8191;  ///< of MPI; of the user
   int data_tags = 3;                                   ///< for the data of a user's tag, in addition to its header
   int first_call_tag = 0, call_tags = 32768;
-  std::vector<int> peers{};  ///< the other ranks, numbered as in the session's world
+  std::vector<int> ranks{};  ///< numbered as in the session's world
   std::uint64_t identity = 0;
   bool scheduled = true;  ///< whether distx makes all collectives whose calls are compared; the same on every rank
   bool threaded = false;  ///< whether a progress thread makes asynchronous collectives, on every rank
 
-  /// Returns all ranks, numbered as in the session's world, in which this one is rank `own`.
-  [[nodiscard]] std::vector<int> ranks_in_world(int own) const {
-    std::vector<int> all = peers;
-    all.insert(all.begin() + self.rank, own);
-    return all;
-  }
   /// @throws InvalidArgument if a message cannot have the tag that its user has chosen
   void check_tag(int tag, const ErrorContext& context) const {
     if (tag <= last_message_tag) return;
@@ -60,20 +51,13 @@ struct Transport {
   return boost::mpi::environment::thread_level() == BoostThreadLevel::multiple;
 }
 
-inline void find_peers(Transport& transport, MPI_Comm world, const ErrorContext& context) {
-  MPI_Group own = MPI_GROUP_NULL;
-  check(MPI_Comm_group(transport.blocking.native_handle(), &own), "MPI_Comm_group", context);
-  const auto own_group = unique_group::from_native_handle(own);
-  MPI_Group all = MPI_GROUP_NULL;
-  check(MPI_Comm_group(world, &all), "MPI_Comm_group", context);
-  const auto all_group = unique_group::from_native_handle(all);
-  std::vector<int> ranks;
-  for (int rank = 0; rank < transport.self.size; ++rank)
-    if (rank != transport.self.rank) ranks.push_back(rank);
-  transport.peers.resize(ranks.size());
-  check(MPI_Group_translate_ranks(own, static_cast<int>(ranks.size()), ranks.data(), all, transport.peers.data()),
-        "MPI_Group_translate_ranks", context);
-}
+/// A rank's introduction to the others of a new communicator.
+struct Member {
+  std::uint64_t identity;  ///< the communicator's, if this is rank 0
+  std::uint64_t choice;    ///< of MpiOptions, equal on all ranks
+  int rank_in_world;
+  bool has_thread;  ///< see Transport
+};
 
 /// Divides MPI's `tags` tags: each tag of the user takes one for headers and some for data.
 inline void make_data_tags(Transport& transport, std::int64_t tags) noexcept {
@@ -87,32 +71,24 @@ inline void make_data_tags(Transport& transport, std::int64_t tags) noexcept {
 [[nodiscard]] inline Transport open_transport(Session& session, mpi_unique_comm comm, const MpiOptions& options) {
   Transport made;
   made.blocking = std::move(comm);
-  const MPI_Comm own = made.blocking.native_handle();
+  const MPI_Comm whole = made.blocking.native_handle();
   const ErrorContext unknown{.operation = "MpiCommunicator", .backend = "mpi"};
-  check(MPI_Comm_rank(own, &made.self.rank), "MPI_Comm_rank", unknown);
-  check(MPI_Comm_size(own, &made.self.size), "MPI_Comm_size", unknown);
-  const ErrorContext context{
-      .operation = "MpiCommunicator", .backend = "mpi", .rank = made.self.rank, .size = made.self.size};
+  check(MPI_Comm_rank(whole, &made.self.rank), "MPI_Comm_rank", unknown);
+  check(MPI_Comm_size(whole, &made.self.size), "MPI_Comm_size", unknown);
+  const ErrorContext context = made.self.context("MpiCommunicator");
   made.scheduled = options.collectives != MpiCollectives::vendor && made.counts_fit();
   // Ranks without a progress thread use MPI's collectives, and all ranks must do the same.
-  const bool threads = made.scheduled && options.check == Check::every_call && serves_threads();
+  const bool has_thread = made.scheduled && options.check == Check::every_call && serves_threads();
   try {
-    made.started = duplicate(own, session.deadline(), context);
-    using Agreed = std::array<std::uint64_t, 4>;  // the identity, whether all have threads, least and greatest choice
-    // MPICH 4.0 compares unsigned numbers as signed ones, so none is above the signed ones.
-    constexpr std::uint64_t above = std::numeric_limits<std::int64_t>::max();
+    made.started = duplicate(whole, session.deadline(), context);
     const auto choice = static_cast<std::uint64_t>(options.max_count) << 3 |
                         static_cast<std::uint64_t>(options.check) << 1 | (made.scheduled ? 1U : 0U);
-    auto agreed =
-        std::make_unique<Agreed>(Agreed{made.self.rank == 0 ? session.control().new_identity(session.rank()) : above,
-                                        threads ? 1U : 0U, choice, above - choice});
-    run_in_time(session.deadline(), "MPI_Iallreduce", context, agreed, [&](Agreed& values, MPI_Request* request) {
-      return MPI_Iallreduce(MPI_IN_PLACE, values.data(), static_cast<int>(values.size()), MPI_UINT64_T, MPI_MIN, own,
-                            request);
-    });
-    made.identity = (*agreed)[0];
-    made.threaded = (*agreed)[1] != 0;
-    if ((*agreed)[2] != above - (*agreed)[3])
+    const Member own{session.control().new_identity(), choice, session.rank(), has_thread};
+    const auto all = gathered(whole, own, session.deadline(), context);
+    made.identity = all[0].identity;
+    made.threaded = std::ranges::all_of(all, &Member::has_thread);
+    for (const Member& each : all) made.ranks.push_back(each.rank_in_world);
+    if (std::ranges::any_of(all, [&](const Member& other) { return other.choice != all[0].choice; }))
       throw MismatchError(
           "the ranks differ in MpiOptions: pass the same collectives, check and max_count on every rank", context);
   } catch (const TimeoutError&) {
@@ -120,11 +96,10 @@ inline void make_data_tags(Transport& transport, std::int64_t tags) noexcept {
     made.release();
     throw;
   }
-  made.messages = {own};
+  made.messages = {whole};
   made.calls = {made.started.native_handle()};
   make_data_tags(made, std::int64_t{session.world().last_tag()} + 1);
   made.call_tags = session.world().last_tag();
-  find_peers(made, session.control().comm(), context);
   return made;
 }
 
@@ -139,8 +114,7 @@ inline void make_data_tags(Transport& transport, std::int64_t tags) noexcept {
   make_data_tags(made, RankSubset::tags - RankSubset::user_tags);
   made.identity = Control::identity_of_channel(subset.channel);
   made.threaded = true;
-  std::ranges::copy_if(*subset.ranks, std::back_inserter(made.peers),
-                       [&](int rank) { return rank != session.world().rank(); });
+  made.ranks = *subset.ranks;
   return made;
 }
 

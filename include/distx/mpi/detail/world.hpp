@@ -8,6 +8,7 @@
 #include <chrono>
 #include <exception>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "distx/connect/connect.hpp"
@@ -23,13 +24,6 @@ namespace distx::inline DISTX_ABI::detail::mpi {
 
 using BoostThreadLevel = boost::mpi::threading::level;
 
-/// Returns whether a request is complete.
-[[nodiscard]] inline bool is_complete(MPI_Request& request, const char* routine, const ErrorContext& context) {
-  int flag = 0;
-  check(MPI_Test(&request, &flag, MPI_STATUS_IGNORE), routine, context);
-  return flag != 0;
-}
-
 /// Runs a nonblocking call of MPI to completion: `begin(*keep, &request)`. `keep` owns its buffers, which MPI uses
 /// until then; it is released at the deadline.
 /// @throws TimeoutError
@@ -41,7 +35,7 @@ void run_in_time(const Timeout& deadline, const char* routine, const ErrorContex
   EarlyWarning warning(deadline);
   const auto overdue = [&] { return "timed out after " + deadline.to_string() + ": not all ranks joined"; };
   const auto end = wait_until(
-      deadline, [&] { return is_complete(request, routine, context); },
+      deadline, [&] { return try_complete(request, routine, context); },
       [&] { return warning(context, overdue), false; });
   if (end == WaitEnd::ready) return;
   (void)keep.release();  // MPI may still write to it
@@ -57,6 +51,20 @@ void run_in_time(const Timeout& deadline, const char* routine, const ErrorContex
   auto owner = mpi_unique_comm::from_native_handle(*copy);
   check(MPI_Comm_set_errhandler(*copy, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", context);
   return owner;
+}
+
+/// Returns the value of every rank of `comm`, in rank order. Collective.
+/// @param context  has this rank and the size
+/// @throws TimeoutError
+template <class T>
+[[nodiscard]] std::vector<T> gathered(MPI_Comm comm, const T& own, const Timeout& deadline,
+                                      const ErrorContext& context) {
+  auto all = std::make_unique<std::vector<T>>(static_cast<std::size_t>(context.size));
+  (*all)[static_cast<std::size_t>(context.rank)] = own;
+  run_in_time(deadline, "MPI_Iallgather", context, all, [&](std::vector<T>& values, MPI_Request* request) {
+    return MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, values.data(), sizeof(T), MPI_BYTE, comm, request);
+  });
+  return std::move(*all);
 }
 
 /// Keeps MPI initialized while a connector or a communicator made from it exists.
@@ -119,13 +127,18 @@ class World {
     return user_ops_[commutative ? 1 : 0].native_handle();
   }
 
-  [[nodiscard]] bool shares_host(int rank, int other) const noexcept {
-    return process(rank).shares_host_with(process(other));
+  [[nodiscard]] const posix::Process& process(int rank) const noexcept {
+    return processes_[static_cast<std::size_t>(rank)];
   }
   /// Returns whether a rank is known to have ended; nothing is known of those of other hosts.
   [[nodiscard]] bool has_ended(int rank) const { return posix::has_ended(process(rank), process(rank_)); }
-  [[nodiscard]] std::string name_process(int rank) const { return process(rank).to_string(); }
 
+  /// Returns all ranks, which use channel 0.
+  [[nodiscard]] RankSubset all() const {
+    std::vector<int> ranks(processes_.size());
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return subset_of(std::move(ranks), 0);
+  }
   /// Returns ranks that use a new channel. Collective over ranks that include these.
   /// @param all_gathered  returns all ranks' values
   /// @param ranks  some of this world's, among them this one
@@ -179,9 +192,6 @@ class World {
   [[nodiscard]] ErrorContext where(std::string_view operation) const noexcept {
     return {.operation = operation, .backend = "mpi", .rank = rank_, .size = size()};
   }
-  [[nodiscard]] const posix::Process& process(int rank) const noexcept {
-    return processes_[static_cast<std::size_t>(rank)];
-  }
 
   void begin(int& argc, char**& argv, BoostThreadLevel level) {
     if (boost::mpi::environment::finalized())
@@ -196,8 +206,8 @@ class World {
     int size = 1;
     check(MPI_Comm_rank(this->comm(), &rank_), "MPI_Comm_rank", where("MpiConnector"));
     check(MPI_Comm_size(this->comm(), &size), "MPI_Comm_size", where("MpiConnector"));
-    control_ = std::make_unique<Control>(duplicate(this->comm(), deadline_, where("MpiConnector")));
-    agreement_messages_ = std::make_unique<AgreementMessages>(control_->comm());
+    control_ = std::make_unique<Control>(duplicate(this->comm(), deadline_, where("MpiConnector")), rank_, size);
+    agreement_messages_ = std::make_unique<AgreementMessages>(control_->comm(), rank_);
     int found = 0;
     int* most = nullptr;
     check(MPI_Comm_get_attr(this->comm(), MPI_TAG_UB, static_cast<void*>(&most), &found), "MPI_Comm_get_attr",
@@ -221,16 +231,10 @@ class World {
       std::uint64_t began = 0;
     };
     const posix::Process own = posix::this_process();
-    struct Buffers {
-      Id mine;
-      std::vector<Id> all;
-    };
-    auto buffers = std::make_unique<Buffers>(
-        Buffers{{posix::host_id(), own.id, own.began}, std::vector<Id>(static_cast<std::size_t>(size))});
-    run_in_time(deadline_, "MPI_Iallgather", where("MpiConnector"), buffers, [&](Buffers& b, MPI_Request* request) {
-      return MPI_Iallgather(&b.mine, sizeof b.mine, MPI_BYTE, b.all.data(), sizeof b.mine, MPI_BYTE, comm(), request);
-    });
-    for (const Id& id : buffers->all) processes_.push_back({id.host.data(), own.host_name, id.id, id.began});
+    ErrorContext context = where("MpiConnector");
+    context.size = size;
+    for (const Id& id : gathered(comm(), Id{posix::host_id(), own.id, own.began}, deadline_, context))
+      processes_.push_back({id.host.data(), own.host_name, id.id, id.began});
   }
 
   /// Waits for the other ranks at the end; returns whether they have joined. Gives up soon after a failure is known.
@@ -259,7 +263,7 @@ class World {
         if (rank != rank_ && has_ended(rank)) return true;
       return false;
     };
-    return await_others(patience, [&] { return is_complete(request, "MPI_Ibarrier", context); }, one_has_ended);
+    return await_others(patience, [&] { return try_complete(request, "MPI_Ibarrier", context); }, one_has_ended);
   } catch (...) {
     return false;
   }
@@ -267,8 +271,7 @@ class World {
   void await_left(Timeout patience) noexcept try {
     std::vector<bool> come(processes_.size());
     come[static_cast<std::size_t>(rank_)] = true;
-    for (const int rank : *left_)
-      if (rank != rank_) agreement_messages_->send(~left_group_, rank, {});
+    for (const int rank : *left_) agreement_messages_->send(~left_group_, rank, {});
     const auto all = [&] {
       for (const auto& received : agreement_messages_->take(~left_group_))
         come[static_cast<std::size_t>(received.from)] = true;
@@ -303,7 +306,7 @@ class World {
   std::vector<posix::Process> processes_;  ///< by rank
   int rank_ = 0;
   int last_tag_ = 32767;
-  std::atomic<int> next_channel_{1};  // 0 has the tags of notifications and messages
+  std::atomic<int> next_channel_{1};
   std::shared_ptr<const std::vector<int>> left_{};
   std::uint64_t left_group_ = 0;
 };

@@ -45,9 +45,7 @@ class Allocation : public shared_memory::RegionAllocation {
              std::size_t gap)
       : region_(std::move(region)), self_(self), operation_(operation), gap_(gap) {}
 
-  [[nodiscard]] ErrorContext context() const noexcept {
-    return {.operation = operation_, .backend = self_.backend, .rank = self_.rank, .size = self_.size};
-  }
+  [[nodiscard]] ErrorContext context() const noexcept { return self_.context(operation_); }
   /// Returns where this rank's part begins in the segment.
   [[nodiscard]] std::size_t offset() const noexcept {
     return page_bytes + stride_ * static_cast<std::size_t>(self_.rank);
