@@ -2,6 +2,7 @@
 // Measures the time of a backend's calls by bytes, for programs that predict a step with fake ranks:
 //   mpirun -np 2 build/benchmarks/calibrate --backend gloo --json gloo.json
 //   build/benchmarks/calibrate --backend threads --ranks 2 --json threads.json
+#include <map>
 #include <string>
 #include <vector>
 
@@ -55,18 +56,30 @@ class Calibrator {
   Calibration run() {
     Calibration calibration{std::string(comm_.backend()), comm_.size(), comm_.passes_operands(), {}};
     std::vector<std::size_t> sizes;
-    for (std::size_t bytes = 64; bytes <= most_; bytes *= 4) sizes.push_back(bytes);
-    const double seconds = seconds_ / static_cast<double>(4 * sizes.size() + 1);
-    for (const std::string operation : Calibration::operations) {
-      auto& knots = calibration.calls[operation];
-      for (const std::size_t bytes : operation == "barrier" ? std::vector<std::size_t>{0} : sizes) {
-        knots.push_back(measure(operation, bytes, seconds));
-        if (knots.size() > 2 && knots.back().blocking > 0.1) break;  // on a slow link: the last two knots are continued
+    for (std::size_t bytes = 64; bytes <= most_; bytes *= bytes < 256 * 1024 ? 4 : 2) sizes.push_back(bytes);
+    constexpr int passes = 3;  // what disturbs one of them for a while does not count
+    const double seconds = seconds_ / (passes * static_cast<double>(4 * sizes.size() + 1));
+    std::map<std::string, std::vector<std::vector<Calibration::Knot>>> measured;
+    for (int pass = 0; pass < passes; ++pass)
+      for (const std::string operation : Calibration::operations) {
+        auto& points = measured[operation];
+        if (pass == 0) points.resize(operation == "barrier" ? 1 : sizes.size());
+        for (std::size_t i = 0; i < points.size(); ++i) {
+          points[i].push_back(measure(operation, operation == "barrier" ? 0 : sizes[i], seconds));
+          if (i > 1 && points[i].front().blocking > 0.1) points.resize(i + 1);  // two knots are continued
+        }
       }
-      // Fewer bytes take no more time: what a measurement has too much is another program's.
-      for (std::size_t i = knots.size() - 1; i-- > 0;)
-        for (const auto column : {&Calibration::Knot::blocking, &Calibration::Knot::started, &Calibration::Knot::taken})
-          knots[i].*column = std::min(knots[i].*column, knots[i + 1].*column);
+    for (auto& [operation, points] : measured) {
+      auto& knots = calibration.calls[operation];
+      for (const auto& point : points) knots.push_back(point.front());
+      for (const auto column : {&Calibration::Knot::blocking, &Calibration::Knot::started, &Calibration::Knot::taken})
+        for (std::size_t i = knots.size(); i-- > 0;) {
+          std::vector<double> values;
+          for (const auto& knot : points[i]) values.push_back(knot.*column);
+          knots[i].*column = median(values);
+          // Fewer bytes take no more time: what was measured beyond it is noise.
+          if (i + 1 < knots.size()) knots[i].*column = std::min(knots[i].*column, knots[i + 1].*column);
+        }
     }
     return calibration;
   }
@@ -126,13 +139,12 @@ class Calibrator {
         distx::all_reduce(comm_, passed, distx::max);
         rounds = std::clamp<std::size_t>(static_cast<std::size_t>(seconds / passed), 3, 400);
       }
-      // A rank that enters a call later than the others does not wait for them, unless it receives from the root alone.
-      const bool rooted = operation == "broadcast";
+      const bool rooted = operation == "broadcast";  // whose root does not wait
       for (auto* times : {&blocking, &started}) {
         if (rooted)
           distx::all_reduce(comm_, *times, distx::max);
         else
-          distx::all_reduce(comm_, *times, distx::min);
+          distx::all_reduce(comm_, *times, distx::average);
       }
       distx::all_reduce(comm_, working, distx::average);
       distx::all_reduce(comm_, overlapped, distx::average);

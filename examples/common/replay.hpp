@@ -77,9 +77,22 @@ class Replay : public distx::detail::Decorator<distx::FakeCommunicator> {
   struct Hook {
     std::shared_ptr<State> state{};
     std::shared_ptr<Fake> fake{};
+    nanoseconds call{}, taken{};
+    nanoseconds began{};  // to wait
     [[nodiscard]] bool ready() const { return true; }
-    void waiting() { Inside::pass(*fake, *state); }
-    void done() { state->left = state->time(); }
+    void waiting() {
+      Inside::pass(*fake, *state);
+      began = fake->now();
+    }
+    void done() {
+      // What the caller has not waited for was hidden by computation, which it has prolonged.
+      const auto waited = fake->now() - began;
+      if (waited < call)
+        fake->compute(nanoseconds(std::llround(static_cast<double>(taken.count()) *
+                                               (1 - static_cast<double>(waited.count()) /
+                                                        static_cast<double>(call.count())))));
+      state->left = state->time();
+    }
     void failed() noexcept {}
     void let_go() { done(); }
   };
@@ -124,8 +137,10 @@ class Replay : public distx::detail::Decorator<distx::FakeCommunicator> {
     state_->starts = true;
     auto pending = inner().start(call, after);
     state_->starts = false;
-    if (size() > 1) inner().compute(state_->of(call, size(), &Calibration::Knot::taken));
-    return {std::move(pending), {state_, std::make_shared<Fake>(inner().share())}};
+    const auto time = [&](auto column) { return size() == 1 ? nanoseconds(0) : state_->of(call, size(), column); };
+    return {std::move(pending),
+            {state_, std::make_shared<Fake>(inner().share()), time(&Calibration::Knot::started),
+             time(&Calibration::Knot::taken)}};
   }
 
   [[nodiscard]] bool passes_operands() const { return state_->calibration.shares_memory; }
