@@ -66,18 +66,19 @@ class Calibrator {
         if (pass == 0) points.resize(operation == "barrier" ? 1 : sizes.size());
         for (std::size_t i = 0; i < points.size(); ++i) {
           points[i].push_back(measure(operation, operation == "barrier" ? 0 : sizes[i], seconds));
-          if (i > 1 && points[i].front().blocking > 0.1) points.resize(i + 1);  // two knots are continued
+          if (i > 1 && points[i].front().blocking > 0.05) points.resize(i + 1);  // the last two knots are continued
         }
       }
     for (auto& [operation, points] : measured) {
       auto& knots = calibration.calls[operation];
       for (const auto& point : points) knots.push_back(point.front());
-      for (const auto column : {&Calibration::Knot::blocking, &Calibration::Knot::started, &Calibration::Knot::taken})
+      using Knot = Calibration::Knot;
+      for (const auto column : {&Knot::blocking, &Knot::started, &Knot::busy, &Knot::taken})
         for (std::size_t i = knots.size(); i-- > 0;) {
           std::vector<double> values;
           for (const auto& knot : points[i]) values.push_back(knot.*column);
           knots[i].*column = median(values);
-          // Fewer bytes take no more time: what was measured beyond it is noise.
+          // Fewer bytes take no more time: a longer time is noise.
           if (i + 1 < knots.size()) knots[i].*column = std::min(knots[i].*column, knots[i + 1].*column);
         }
     }
@@ -92,8 +93,7 @@ class Calibrator {
     const std::size_t count = std::max<std::size_t>(1, bytes / sizeof(float) / ranks), all = count * ranks;
     const auto whole = whole_.span().subspan(0, all), part = part_.span().subspan(0, count);
     if (operation == "all_reduce") return f(distx::calls::AllReduce<float, distx::Average>{whole, whole, {}});
-    if (operation == "reduce_scatter")
-      return f(distx::calls::ReduceScatter<float, distx::Average>{whole, part, {}});
+    if (operation == "reduce_scatter") return f(distx::calls::ReduceScatter<float, distx::Average>{whole, part, {}});
     if (operation == "all_gather") return f(distx::calls::AllGather<float>{part, whole});
     if (operation == "broadcast") return f(distx::calls::Broadcast<float>{whole, 0});
     f(distx::calls::Barrier<>{});
@@ -112,22 +112,28 @@ class Calibrator {
   }
 
   Calibration::Knot measure(const std::string& operation, std::size_t bytes, double seconds) {
-    Calibration::Knot knot{static_cast<double>(bytes), 0, 0, 0};
+    Calibration::Knot knot{static_cast<double>(bytes)};
     with_call(operation, bytes, [&](const auto& call) {
       const auto block = [&] { comm_.execute(distx::calls::erase(call)); };
       const auto start_and_wait = [&] { comm_.start(distx::calls::erase(call)).wait(); };
       // The first calls do what is done once.
-      double alone[] = {timed(bytes, block), timed(bytes, start_and_wait)};
-      alone[0] = timed(bytes, block);
-      alone[1] = timed(bytes, start_and_wait);
+      timed(bytes, block);
+      double alone = timed(bytes, start_and_wait);
       distx::all_reduce(comm_, alone, distx::max);
-      timing::Work work(std::max(2 * alone[1], 100e-6));
-      std::vector<double> blocking, started, working, overlapped;
-      std::size_t rounds = 3;
+      // Long enough for a progress thread that sleeps between polls.
+      timing::Work work(std::max(2 * alone, 1e-3));
+      std::vector<double> blocking, started, busy, working, overlapped;
+      std::size_t rounds = 1;
       const auto before = clock::now();
       for (std::size_t round = 0; round < rounds; ++round) {
         blocking.push_back(timed(bytes, block));
         started.push_back(timed(bytes, start_and_wait));
+        busy.push_back(timed(bytes, [&] {
+          auto pending = comm_.start(distx::calls::erase(call));
+          do {
+            moment_();
+          } while (!pending.test());
+        }));
         working.push_back(timed(bytes, work));
         overlapped.push_back(timed(bytes, [&] {
           auto pending = comm_.start(distx::calls::erase(call));
@@ -137,10 +143,10 @@ class Calibrator {
         if (round > 0) continue;
         double passed = since(before);
         distx::all_reduce(comm_, passed, distx::max);
-        rounds = std::clamp<std::size_t>(static_cast<std::size_t>(seconds / passed), 3, 400);
+        rounds = std::clamp<std::size_t>(static_cast<std::size_t>(seconds / passed), 1, 400);
       }
       const bool rooted = operation == "broadcast";  // whose root does not wait
-      for (auto* times : {&blocking, &started}) {
+      for (auto* times : {&blocking, &started, &busy}) {
         if (rooted)
           distx::all_reduce(comm_, *times, distx::max);
         else
@@ -148,7 +154,8 @@ class Calibrator {
       }
       distx::all_reduce(comm_, working, distx::average);
       distx::all_reduce(comm_, overlapped, distx::average);
-      knot = {knot.bytes, median(blocking), median(started), std::max(0.0, median(overlapped) - median(working))};
+      knot = {knot.bytes, median(blocking), median(started), median(busy),
+              std::max(0.0, median(overlapped) - median(working))};
     });
     return knot;
   }
@@ -157,15 +164,18 @@ class Calibrator {
   double seconds_;
   std::size_t most_;
   Floats whole_, part_;
+  timing::Work moment_{20e-6};
 };
 
 void print(const Calibration& calibration) {
-  fmt::print("{} ranks ({}), us: a call that blocks, one that is started, and what it takes from computation\n",
-             calibration.ranks, calibration.backend);
+  fmt::print(
+      "{} ranks ({}), us: a call that blocks, one that is started, the same while the caller computes, and "
+      "how much it prolongs that\n",
+      calibration.ranks, calibration.backend);
   for (const std::string operation : Calibration::operations)
     for (const auto& knot : calibration.calls.find(operation)->second)
-      fmt::print("{:<14} {:>10.0f} B {:>12.1f} {:>12.1f} {:>12.1f}\n", operation, knot.bytes, 1e6 * knot.blocking,
-                 1e6 * knot.started, 1e6 * knot.taken);
+      fmt::print("{:<14} {:>10.0f} B {:>12.1f} {:>12.1f} {:>12.1f} {:>12.1f}\n", operation, knot.bytes,
+                 1e6 * knot.blocking, 1e6 * knot.started, 1e6 * knot.busy, 1e6 * knot.taken);
   fmt::print("buckets of {} KiB\n", calibration.bucket_bytes() >> 10);
 }
 

@@ -168,12 +168,8 @@ class Bench {
   nlohmann::json predict(examples::Neighbor& neighbor) {
     Subject subject("overlap", comm_.share(), widths_, settings_);
     const auto step = neighbor.predict(1, [&] { train(subject); });
-    return {{"ranks", comm_.size()},
-            {"zero", settings_.zero},
-            {"bucket_bytes", settings_.bucket_bytes},
-            {"seconds", step.all},
-            {"exposed", step.exposed()},
-            {"peak_bytes", subject.training.memory().total.peak}};
+    return {{"ranks", comm_.size()}, {"zero", settings_.zero},    {"bucket_bytes", settings_.bucket_bytes},
+            {"seconds", step.all},   {"exposed", step.exposed()}, {"peak_bytes", subject.training.memory().total.peak}};
   }
 
   nlohmann::json run() {

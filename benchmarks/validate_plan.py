@@ -70,7 +70,7 @@ def gpt(runner, options, stage, fake):
 
 
 def perceptron(runner, options, stage, fake):
-    words = ["--modes", "overlap", "--rounds", "5", "--steps", "20", "--zero", str(stage)]
+    words = ["--modes", "overlap", "--rounds", "4", "--steps", "10", "--zero", str(stage)]
     said = runner.report(os.path.join(options.build, "benchmarks", "train_step"), *words, *fake, launch=not fake)
     return said["seconds"] if fake else said["modes"][0]["seconds"]
 

@@ -79,7 +79,7 @@ struct Settings {
   bool plan = false;
   double memory_limit = std::numeric_limits<double>::infinity();  // MiB
   double replay_seconds = 1;
-  examples::Neighbor* neighbor = nullptr;              // of a fake rank with a calibration
+  examples::Neighbor* neighbor = nullptr;               // of a fake rank with a calibration
   std::function<void(const FakeStep&)> on_fake_step{};  // of a fake rank
 
   /// Returns the length of the sequences that are learnt from.
@@ -145,7 +145,8 @@ struct Settings {
         "--calibration", calibration,
         "file of benchmarks/calibrate: with --fake, predict the time of a step; else, choose the size of the buckets");
     auto* plan_option =
-        app.add_flag("--plan", plan, "compare the stages of ZeRO, and sizes of micro-batches and buckets, by prediction")
+        app.add_flag("--plan", plan,
+                     "compare the stages of ZeRO, and sizes of micro-batches and buckets, by prediction")
             ->needs(fake_option)
             ->needs(calibration_option);
     app.add_option("--memory-limit", memory_limit, "MiB of a rank's training above which --plan marks a candidate")
@@ -353,7 +354,7 @@ bool train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
   return true;
 }
 
-/// Makes two steps on the first sequences of the text, and predicts the time of further ones if there is a calibration.
+/// Makes two steps on the first sequences of the text; with a calibration, predicts the time of further ones.
 template <class Model, class Training>
 void make_fake_steps(distx::AnyCommunicator<>& data, const Settings& settings, const examples::Corpus& corpus,
                      Model& model, Training& training, const examples::WeightCounts& weights,
@@ -428,7 +429,8 @@ void train_rank(distx::AnyCommunicator<> comm, Settings own, const Task& task) {
 }
 
 /// Returns the step of a fake rank; with a calibration, the step of the rank that takes longest.
-FakeStep fake_step(const Settings& settings, const Task& task, const std::optional<examples::Calibration>& calibration) {
+FakeStep fake_step(const Settings& settings, const Task& task,
+                   const std::optional<examples::Calibration>& calibration) {
   FakeStep result;
   Settings own = settings;
   own.on_fake_step = [&](const FakeStep& step) { result = step; };
@@ -486,8 +488,7 @@ void print_plan(const Settings& settings, const Task& task, const examples::Cali
         own.training.accumulate = parts;
         own.training.bucket_kib = kib;
         own.replay_seconds = 0.2;
-        if (settings.batch % parts == 0)
-          candidates.push_back({own.training, fake_step(own, task, calibration)});
+        if (settings.batch % parts == 0) candidates.push_back({own.training, fake_step(own, task, calibration)});
       }
   std::ranges::stable_sort(candidates, {}, [](const Candidate& each) { return each.step.time.all; });
   fmt::print("{} ranks, {}: {} sequences a step on each\n", settings.fake, calibration.backend, settings.batch);
@@ -556,8 +557,7 @@ void run(distx::AnyConnector& connector, const Settings& settings) {
     if (!settings.calibration.empty()) calibration = examples::Calibration::read(settings.calibration);
   });
   Settings own = settings;
-  if (calibration && settings.bucket_option->count() == 0)
-    own.training.bucket_kib = calibration->bucket_bytes() >> 10;
+  if (calibration && settings.bucket_option->count() == 0) own.training.bucket_kib = calibration->bucket_bytes() >> 10;
   if (settings.plan)
     print_plan(own, *task, *calibration);
   else if (settings.fake > 0)

@@ -24,8 +24,9 @@ struct Calibration {
     double bytes = 0;
     double blocking = 0;
     double started = 0;  ///< from its start to its end, if the caller waits for it at once
+    double busy = 0;     ///< from its start to its end while the caller computes
     double taken = 0;    ///< by which it prolongs a computation that takes longer than the call
-    NLOHMANN_DEFINE_TYPE_INTRUSIVE(Knot, bytes, blocking, started, taken)
+    NLOHMANN_DEFINE_TYPE_INTRUSIVE(Knot, bytes, blocking, started, busy, taken)
   };
   using Column = double Knot::*;
 
@@ -57,7 +58,7 @@ struct Calibration {
       if (knots.empty()) throw fail("it has no times of " + name);
       for (std::size_t i = 0; i < knots.size(); ++i) {
         const auto& knot = knots[i];
-        for (const double value : {knot.bytes, knot.blocking, knot.started, knot.taken})
+        for (const double value : {knot.bytes, knot.blocking, knot.started, knot.busy, knot.taken})
           if (!std::isfinite(value) || value < 0) throw fail("a number of " + name + " is negative or not finite");
         if (i > 0 && !(knot.bytes > knots[i - 1].bytes)) throw fail("the bytes of " + name + " do not ascend");
       }
@@ -67,8 +68,8 @@ struct Calibration {
 
   /// Returns the seconds of a call among `size` ranks.
   ///
-  /// Among other ranks than were measured, the bytes are scaled as those of a ring, and the time of the smallest call as
-  /// the depth of a tree.
+  /// Among more ranks than were measured, the bytes grow as those of a ring, and the time of the smallest call as the
+  /// depth of a tree.
   [[nodiscard]] double seconds(const distx::calls::Call<>& call, int size, Column column) const {
     const auto& knots = calls.find(measured(call.kind))->second;
     const auto ring = [](int n) { return 1 - 1.0 / n; };
@@ -76,12 +77,10 @@ struct Calibration {
     return interpolate(knots, bytes * ring(size) / ring(ranks), column) +
            knots.front().*column * (std::log2(size) / std::log2(ranks) - 1);
   }
-  /// Returns the smallest power of two whose all-reduce moves at least 0.8 times as many bytes in a second as any other.
+  /// Returns the smallest power of two for which an all-reduce reaches 0.8 of the highest rate of bytes.
   [[nodiscard]] std::size_t bucket_bytes() const {
     const auto& knots = calls.find("all_reduce")->second;
-    const auto rate = [&](double bytes) {
-      return bytes / std::max(interpolate(knots, bytes, &Knot::started), 1e-9);
-    };
+    const auto rate = [&](double bytes) { return bytes / std::max(interpolate(knots, bytes, &Knot::started), 1e-9); };
     double best = 0;
     const double most = knots.back().bytes;
     for (double bytes = 1024; bytes <= most; bytes *= 2) best = std::max(best, rate(bytes));

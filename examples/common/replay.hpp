@@ -32,8 +32,8 @@ inline std::chrono::nanoseconds thread_time() {
 
 /// A fake rank whose simulated time passes while its thread computes, and whose calls take the time of a calibration.
 ///
-/// What the fake rank does itself takes no time. A started call takes part of its time from the computation, since its
-/// progress thread has no processor of its own.
+/// What the fake rank does itself takes no time. A started call takes part of its time from the computation, since it
+/// is completed by a progress thread on the same processor.
 class Replay : public distx::detail::Decorator<distx::FakeCommunicator> {
   using Fake = distx::FakeCommunicator;
   using Base = distx::detail::Decorator<Fake>;
@@ -44,15 +44,23 @@ class Replay : public distx::detail::Decorator<distx::FakeCommunicator> {
     Calibration calibration;
     double contention;
     std::function<nanoseconds()> time;
-    nanoseconds left{};          // `time` when the program went on to compute
+    nanoseconds left{};  // `time` at the end of the last call
     nanoseconds computed{};
     bool starts = false;
+    nanoseconds link_free{};  // when the started calls before have ended
     std::vector<std::byte> zeros{};
 
     [[nodiscard]] nanoseconds of(const Call& call, int size, Calibration::Column column) const {
       return nanoseconds(std::llround(1e9 * calibration.seconds(call, size, column)));
     }
   };
+
+  [[nodiscard]] static double fraction(nanoseconds part, nanoseconds whole) {
+    return static_cast<double>(part.count()) / static_cast<double>(whole.count());
+  }
+  [[nodiscard]] static nanoseconds scaled(nanoseconds time, double factor) {
+    return nanoseconds(std::llround(factor * static_cast<double>(time.count())));
+  }
 
   /// Brackets what the fake rank does.
   class Inside {
@@ -64,8 +72,7 @@ class Replay : public distx::detail::Decorator<distx::FakeCommunicator> {
 
     static void pass(Fake& fake, State& state) {
       const auto now = state.time();
-      const auto passed = nanoseconds(
-          std::llround(state.contention * static_cast<double>((now - std::exchange(state.left, now)).count())));
+      const auto passed = scaled(now - std::exchange(state.left, now), state.contention);
       state.computed += passed;
       fake.compute(passed);
     }
@@ -77,20 +84,19 @@ class Replay : public distx::detail::Decorator<distx::FakeCommunicator> {
   struct Hook {
     std::shared_ptr<State> state{};
     std::shared_ptr<Fake> fake{};
-    nanoseconds call{}, taken{};
-    nanoseconds began{};  // to wait
+    nanoseconds begin{}, call{}, busy{}, taken{};
+    nanoseconds began_to_wait{};
     [[nodiscard]] bool ready() const { return true; }
     void waiting() {
       Inside::pass(*fake, *state);
-      began = fake->now();
+      began_to_wait = fake->now();
     }
     void done() {
-      // What the caller has not waited for was hidden by computation, which it has prolonged.
-      const auto waited = fake->now() - began;
-      if (waited < call)
-        fake->compute(nanoseconds(std::llround(static_cast<double>(taken.count()) *
-                                               (1 - static_cast<double>(waited.count()) /
-                                                        static_cast<double>(call.count())))));
+      // While the caller computed, the call progressed more slowly, and prolonged the computation.
+      const double hidden = busy <= nanoseconds(0) ? 1 : std::clamp(fraction(began_to_wait - begin, busy), 0.0, 1.0);
+      const auto rest = scaled(call, 1 - hidden) + std::max(nanoseconds(0), begin - began_to_wait);
+      const auto waited = fake->now() - began_to_wait;
+      fake->compute(std::max(nanoseconds(0), rest - waited) + scaled(taken, hidden));
       state->left = state->time();
     }
     void failed() noexcept {}
@@ -137,10 +143,15 @@ class Replay : public distx::detail::Decorator<distx::FakeCommunicator> {
     state_->starts = true;
     auto pending = inner().start(call, after);
     state_->starts = false;
-    const auto time = [&](auto column) { return size() == 1 ? nanoseconds(0) : state_->of(call, size(), column); };
-    return {std::move(pending),
-            {state_, std::make_shared<Fake>(inner().share()), time(&Calibration::Knot::started),
-             time(&Calibration::Knot::taken)}};
+    Hook hook{state_, std::make_shared<Fake>(inner().share())};
+    if (size() > 1) {
+      hook.call = state_->of(call, size(), &Calibration::Knot::started);
+      hook.busy = std::max(hook.call, state_->of(call, size(), &Calibration::Knot::busy));
+      hook.taken = state_->of(call, size(), &Calibration::Knot::taken);
+      hook.begin = std::max(state_->link_free, inner().now());
+      state_->link_free = hook.begin + hook.call;
+    }
+    return {std::move(pending), hook};
   }
 
   [[nodiscard]] bool passes_operands() const { return state_->calibration.shares_memory; }
@@ -166,7 +177,8 @@ class Replay : public distx::detail::Decorator<distx::FakeCommunicator> {
   Replay(int rank, int size, std::shared_ptr<State> state)
       : Base(Fake(rank, size,
                   [state](const Call& call, int, int of) {
-                    return state->of(call, of, state->starts ? &Calibration::Knot::started : &Calibration::Knot::blocking);
+                    const auto column = state->starts ? &Calibration::Knot::started : &Calibration::Knot::blocking;
+                    return state->of(call, of, column);
                   })),
         state_(std::move(state)) {
     state_->left = state_->time();
@@ -199,8 +211,7 @@ struct Neighbor {
   Replay replay;
   distx::ThreadCommunicator all;
 
-  /// Returns the median over steps of the neighbor that takes longest, of as many steps as take about `seconds`.
-  /// Collective over `all`.
+  /// Makes steps for about `seconds`, and returns the median of the neighbor that takes longest. Collective over `all`.
   template <class Step>
   [[nodiscard]] PredictedStep predict(double seconds, Step&& step) {
     std::vector<double> times, computed;
@@ -216,7 +227,7 @@ struct Neighbor {
       distx::all_reduce(all, took, distx::max);
       times.push_back(took[0]);
       computed.push_back(took[1]);
-      if (i != 2) continue;  // the first steps are others
+      if (i != 2) continue;  // the first steps differ from the following ones
       double passed = std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count() / 3;
       distx::all_reduce(all, passed, distx::max);
       steps = std::clamp<std::size_t>(static_cast<std::size_t>(seconds / passed), 8, 400);
@@ -231,8 +242,8 @@ struct Neighbor {
   }
 };
 
-/// Calls `body(neighbor)` for as many ranks of a job of `size`, from `rank` on, as the calibration's machine has ranks
-/// and this machine has processors, on a thread each.
+/// Calls `body(neighbor)` on a thread for each of the first ranks of a job of `size`, from `rank` on. Their number is
+/// that of the calibration's ranks; if this machine has fewer processors, computation takes longer in that proportion.
 template <class F>
 void replay_neighbors(int rank, int size, const Calibration& calibration, F&& body) {
   const int ranks = std::min(size, calibration.ranks);
