@@ -99,12 +99,14 @@ class Calibrator {
     f(distx::calls::Barrier<>{});
   }
 
-  /// Begins together with the other ranks, with operands that this rank has just written.
+  /// Begins together with the other ranks, with operands that this rank has just written; large ones are not in caches,
+  /// since a training of such calls has more memory than they have.
   template <class F>
   double timed(std::size_t bytes, F&& f) {
     const std::size_t count = bytes / sizeof(float);
     std::fill_n(whole_.data(), count, 1.0F);
     std::fill_n(part_.data(), std::min(count, part_.size()), 1.0F);
+    if (bytes >= 1 << 20) std::ranges::fill(others_, others_.front() + 1);
     distx::barrier(comm_);
     const auto begin = clock::now();
     f();
@@ -165,6 +167,7 @@ class Calibrator {
   std::size_t most_;
   Floats whole_, part_;
   timing::Work moment_{20e-6};
+  std::vector<float> others_ = std::vector<float>(8 << 20);
 };
 
 void print(const Calibration& calibration) {

@@ -104,7 +104,6 @@ class Replay : public distx::detail::Decorator<distx::FakeCommunicator> {
   };
   struct Started : distx::DecoratedPending<distx::Pending<distx::Host>, Hook> {
     using Inner = distx::DecoratedPending<distx::Pending<distx::Host>, Hook>;
-    Started() = default;
     Started(distx::Pending<distx::Host> pending, const Hook& hook)
         : Inner(std::move(pending), hook), state(hook.state), fake(hook.fake) {}
     [[nodiscard]] bool test() {

@@ -94,9 +94,11 @@ TEST_CASE("replays of ranks that share memory map weights and update by operands
   calibration.shares_memory = true;
   for (const int stage : {1, 3}) {
     Replay replay(1, 2, calibration, 1);
-    distx::Parameter<float> weights("weights", 10'000);
-    distx::DataParallel<distx::ZeRO<distx::Dynamic>> training(distx::AnyCommunicator<>(replay.share()), weights,
-                                                              distx::SGD{}, {.stage = stage});
+    distx::AnyCommunicator<> comm(replay.share());
+    std::vector<distx::Parameter<float>> layers;
+    layers.emplace_back("weights", 10'000);
+    auto& weights = layers.front();
+    distx::DataParallel<distx::ZeRO<distx::Dynamic>> training(comm, layers, distx::SGD{}, {.stage = stage});
     for (int step = 0; step < 2; ++step) {
       {
         const auto whole = training.unshard(weights);
@@ -106,7 +108,7 @@ TEST_CASE("replays of ranks that share memory map weights and update by operands
       training.step({.learning_rate = 1});
     }
     const auto whole = training.unshard(weights);
-    CHECK(weights.value()[9'999] == -1);  // two steps of 1, averaged with the other rank's gradients of 0
+    CHECK(training.value(weights)[9'999] == -1);  // two steps of 1, averaged with the other rank's gradients of 0
     CHECK(training.memory().in_flight.held == 0);
   }
 }
@@ -130,9 +132,9 @@ TEST_CASE("a file that is not a calibration is a DataError that says why") {
                        distx::DataError);
   refused("", "parse error");
   refused("[]", "is not a calibration");
-  const nlohmann::json good = calibration_of_two();
+  const nlohmann::json whole = calibration_of_two();
   const auto changed = [&](const char* pointer, const nlohmann::json& value) {
-    auto other = good;
+    auto other = whole;
     other[nlohmann::json::json_pointer(pointer)] = value;
     return other.dump();
   };
@@ -141,8 +143,8 @@ TEST_CASE("a file that is not a calibration is a DataError that says why") {
   refused(changed("/calls/all_reduce/0/started", -1), "negative");
   refused(changed("/calls/all_reduce/1/bytes", 1000), "do not ascend");
   refused(changed("/calls/all_reduce/1", nlohmann::json::object()), "key 'bytes' not found");
-  std::ofstream(path) << good.dump();
-  CHECK(nlohmann::json(Calibration::read(path)) == good);
+  std::ofstream(path) << whole.dump();
+  CHECK(nlohmann::json(Calibration::read(path)) == whole);
 }
 
 }  // namespace
