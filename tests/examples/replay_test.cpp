@@ -109,7 +109,6 @@ TEST_CASE("replays of ranks that share memory map weights and update by operands
     }
     const auto whole = training.unshard(weights);
     CHECK(training.value(weights)[9'999] == -1);  // two steps of 1, averaged with the other rank's gradients of 0
-    CHECK(training.memory().in_flight.held == 0);
   }
 }
 
