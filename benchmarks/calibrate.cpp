@@ -73,7 +73,7 @@ class Calibrator {
       auto& knots = calibration.calls[operation];
       for (const auto& point : points) knots.push_back(point.front());
       using Knot = Calibration::Knot;
-      for (const auto column : {&Knot::blocking, &Knot::started, &Knot::busy, &Knot::taken})
+      for (const auto column : {&Knot::blocking, &Knot::started, &Knot::taken})
         for (std::size_t i = knots.size(); i-- > 0;) {
           std::vector<double> values;
           for (const auto& knot : points[i]) values.push_back(knot.*column);
@@ -99,14 +99,12 @@ class Calibrator {
     f(distx::calls::Barrier<>{});
   }
 
-  /// Begins together with the other ranks, with operands that this rank has just written; large ones are not in caches,
-  /// since a training of such calls has more memory than they have.
+  /// Begins together with the other ranks, with operands that this rank has just written.
   template <class F>
   double timed(std::size_t bytes, F&& f) {
     const std::size_t count = bytes / sizeof(float);
     std::fill_n(whole_.data(), count, 1.0F);
     std::fill_n(part_.data(), std::min(count, part_.size()), 1.0F);
-    if (bytes >= 1 << 20) std::ranges::fill(others_, others_.front() + 1);
     distx::barrier(comm_);
     const auto begin = clock::now();
     f();
@@ -124,18 +122,12 @@ class Calibrator {
       distx::all_reduce(comm_, alone, distx::max);
       // Long enough for a progress thread that sleeps between polls.
       timing::Work work(std::max(2 * alone, 1e-3));
-      std::vector<double> blocking, started, busy, working, overlapped;
+      std::vector<double> blocking, started, working, overlapped;
       std::size_t rounds = 1;
       const auto before = clock::now();
       for (std::size_t round = 0; round < rounds; ++round) {
         blocking.push_back(timed(bytes, block));
         started.push_back(timed(bytes, start_and_wait));
-        busy.push_back(timed(bytes, [&] {
-          auto pending = comm_.start(distx::calls::erase(call));
-          do {
-            moment_();
-          } while (!pending.test());
-        }));
         working.push_back(timed(bytes, work));
         overlapped.push_back(timed(bytes, [&] {
           auto pending = comm_.start(distx::calls::erase(call));
@@ -148,7 +140,7 @@ class Calibrator {
         rounds = std::clamp<std::size_t>(static_cast<std::size_t>(seconds / passed), 1, 400);
       }
       const bool rooted = operation == "broadcast";  // whose root does not wait
-      for (auto* times : {&blocking, &started, &busy}) {
+      for (auto* times : {&blocking, &started}) {
         if (rooted)
           distx::all_reduce(comm_, *times, distx::max);
         else
@@ -156,8 +148,7 @@ class Calibrator {
       }
       distx::all_reduce(comm_, working, distx::average);
       distx::all_reduce(comm_, overlapped, distx::average);
-      knot = {knot.bytes, median(blocking), median(started), median(busy),
-              std::max(0.0, median(overlapped) - median(working))};
+      knot = {knot.bytes, median(blocking), median(started), std::max(0.0, median(overlapped) - median(working))};
     });
     return knot;
   }
@@ -166,19 +157,15 @@ class Calibrator {
   double seconds_;
   std::size_t most_;
   Floats whole_, part_;
-  timing::Work moment_{20e-6};
-  std::vector<float> others_ = std::vector<float>(8 << 20);
 };
 
 void print(const Calibration& calibration) {
-  fmt::print(
-      "{} ranks ({}), us: a call that blocks, one that is started, the same while the caller computes, and "
-      "how much it prolongs that\n",
-      calibration.ranks, calibration.backend);
+  fmt::print("{} ranks ({}), us: a call that blocks, one that is started, and how much it prolongs a computation\n",
+             calibration.ranks, calibration.backend);
   for (const std::string operation : Calibration::operations)
     for (const auto& knot : calibration.calls.find(operation)->second)
-      fmt::print("{:<14} {:>10.0f} B {:>12.1f} {:>12.1f} {:>12.1f} {:>12.1f}\n", operation, knot.bytes,
-                 1e6 * knot.blocking, 1e6 * knot.started, 1e6 * knot.busy, 1e6 * knot.taken);
+      fmt::print("{:<14} {:>10.0f} B {:>12.1f} {:>12.1f} {:>12.1f}\n", operation, knot.bytes, 1e6 * knot.blocking,
+                 1e6 * knot.started, 1e6 * knot.taken);
   fmt::print("buckets of {} KiB\n", calibration.bucket_bytes() >> 10);
 }
 

@@ -24,9 +24,8 @@ struct Calibration {
     double bytes = 0;
     double blocking = 0;
     double started = 0;  ///< from its start to its end, if the caller waits for it at once
-    double busy = 0;     ///< from its start to its end while the caller computes
     double taken = 0;    ///< by which it prolongs a computation that takes longer than the call
-    NLOHMANN_DEFINE_TYPE_INTRUSIVE(Knot, bytes, blocking, started, busy, taken)
+    NLOHMANN_DEFINE_TYPE_INTRUSIVE(Knot, bytes, blocking, started, taken)
   };
   using Column = double Knot::*;
 
@@ -58,7 +57,7 @@ struct Calibration {
       if (knots.empty()) throw fail("it has no times of " + name);
       for (std::size_t i = 0; i < knots.size(); ++i) {
         const auto& knot = knots[i];
-        for (const double value : {knot.bytes, knot.blocking, knot.started, knot.busy, knot.taken})
+        for (const double value : {knot.bytes, knot.blocking, knot.started, knot.taken})
           if (!std::isfinite(value) || value < 0) throw fail("a number of " + name + " is negative or not finite");
         if (i > 0 && !(knot.bytes > knots[i - 1].bytes)) throw fail("the bytes of " + name + " do not ascend");
       }

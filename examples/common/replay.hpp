@@ -47,7 +47,6 @@ class Replay : public distx::detail::Decorator<distx::FakeCommunicator> {
     nanoseconds left{};  // `time` at the end of the last call
     nanoseconds computed{};
     bool starts = false;
-    nanoseconds link_free{};  // when the started calls before have ended
     std::vector<std::byte> zeros{};
 
     [[nodiscard]] nanoseconds of(const Call& call, int size, Calibration::Column column) const {
@@ -55,9 +54,6 @@ class Replay : public distx::detail::Decorator<distx::FakeCommunicator> {
     }
   };
 
-  [[nodiscard]] static double fraction(nanoseconds part, nanoseconds whole) {
-    return static_cast<double>(part.count()) / static_cast<double>(whole.count());
-  }
   [[nodiscard]] static nanoseconds scaled(nanoseconds time, double factor) {
     return nanoseconds(std::llround(factor * static_cast<double>(time.count())));
   }
@@ -84,7 +80,7 @@ class Replay : public distx::detail::Decorator<distx::FakeCommunicator> {
   struct Hook {
     std::shared_ptr<State> state{};
     std::shared_ptr<Fake> fake{};
-    nanoseconds begin{}, call{}, busy{}, taken{};
+    nanoseconds call{}, taken{};
     nanoseconds began_to_wait{};
     [[nodiscard]] bool ready() const { return true; }
     void waiting() {
@@ -92,11 +88,10 @@ class Replay : public distx::detail::Decorator<distx::FakeCommunicator> {
       began_to_wait = fake->now();
     }
     void done() {
-      // While the caller computed, the call progressed more slowly, and prolonged the computation.
-      const double hidden = busy <= nanoseconds(0) ? 1 : std::clamp(fraction(began_to_wait - begin, busy), 0.0, 1.0);
-      const auto rest = scaled(call, 1 - hidden) + std::max(nanoseconds(0), begin - began_to_wait);
-      const auto waited = fake->now() - began_to_wait;
-      fake->compute(std::max(nanoseconds(0), rest - waited) + scaled(taken, hidden));
+      // Computation has hidden the rest of the call, which has prolonged it.
+      const auto waited = std::min(call, fake->now() - began_to_wait);
+      if (call > nanoseconds(0))
+        fake->compute(scaled(taken, static_cast<double>((call - waited).count()) / static_cast<double>(call.count())));
       state->left = state->time();
     }
     void failed() noexcept {}
@@ -145,10 +140,7 @@ class Replay : public distx::detail::Decorator<distx::FakeCommunicator> {
     Hook hook{state_, std::make_shared<Fake>(inner().share())};
     if (size() > 1) {
       hook.call = state_->of(call, size(), &Calibration::Knot::started);
-      hook.busy = std::max(hook.call, state_->of(call, size(), &Calibration::Knot::busy));
       hook.taken = state_->of(call, size(), &Calibration::Knot::taken);
-      hook.begin = std::max(state_->link_free, inner().now());
-      state_->link_free = hook.begin + hook.call;
     }
     return {std::move(pending), hook};
   }

@@ -33,7 +33,7 @@ with tempfile.TemporaryDirectory() as folder:
         calibration = json.load(text)
     demand(calibration["ranks"] == 2 and calibration["shares_memory"], calibration)
     for operation, knots in calibration["calls"].items():
-        for column in ("bytes", "blocking", "started", "busy", "taken"):
+        for column in ("bytes", "blocking", "started", "taken"):
             values = [knot[column] for knot in knots]
             demand(values == sorted(values) and min(values) >= 0, operation, column, values)
         demand(len(knots) == (1 if operation == "barrier" else 9) and knots[-1]["started"] > 0, operation, knots)
@@ -57,7 +57,7 @@ with tempfile.TemporaryDirectory() as folder:
     demand("a step takes " in run(TRAIN_STEP, *fake, "--width", "30", "--batch", "3"), "train_step --fake prints no time")
 
     # Buckets of 4 KiB, by a calibration that says so: other calls, the same bits.
-    calibration["calls"]["all_reduce"] = [{"bytes": size, "blocking": time, "started": time, "busy": time, "taken": 0}
+    calibration["calls"]["all_reduce"] = [{"bytes": size, "blocking": time, "started": time, "taken": 0}
                                           for size, time in ((64, 1e-6), (4096, 2e-6))]
     with open(file, "w", encoding="utf-8") as text:
         json.dump(calibration, text)

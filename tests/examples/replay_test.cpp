@@ -18,11 +18,11 @@ using examples::Calibration;
 using examples::Replay;
 using std::chrono::nanoseconds;
 
-/// Two ranks: an all-reduce of 2000 bytes takes 20 us, started 30 us, and 60 us while the caller computes 12 us longer.
+/// Two ranks: an all-reduce of 2000 bytes takes 20 us, started 30 us, and prolongs a computation by 12 us.
 Calibration calibration_of_two() {
   Calibration result{"made", 2, false, {}};
-  for (const auto* name : Calibration::operations) result.calls[name] = {{0, 1e-6, 2e-6, 2e-6, 0}};
-  result.calls["all_reduce"] = {{1000, 10e-6, 20e-6, 40e-6, 8e-6}, {3000, 30e-6, 40e-6, 80e-6, 16e-6}};
+  for (const auto* name : Calibration::operations) result.calls[name] = {{0, 1e-6, 2e-6, 0}};
+  result.calls["all_reduce"] = {{1000, 10e-6, 20e-6, 8e-6}, {3000, 30e-6, 40e-6, 16e-6}};
   return result;
 }
 
@@ -50,7 +50,7 @@ TEST_CASE("a started call prolongs the computation that hides it, as far as it h
     return replay.now() - begin;
   };
   CHECK(took(0us) == 30us);
-  CHECK(took(30us) == 30us + 15us + 6us);  // half of it is hidden
+  CHECK(took(15us) == 30us + 6us);  // half of it is hidden
   CHECK(took(100us) == 112us);
   const auto begin = replay.now();
   { auto abandoned = distx::start_all_reduce(replay, x, distx::sum); }
