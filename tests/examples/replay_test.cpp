@@ -2,11 +2,9 @@
 // A fake rank's simulated time passes as its thread computes and as a calibration says; calibrations are checked.
 #include <doctest/doctest.h>
 
-#include <array>
 #include <fstream>
 
 #include <distx/distx.hpp>
-#include <distx/parallel/mesh_parallel.hpp>
 
 #include "common/replay.hpp"
 #include "temporary_folder.hpp"
