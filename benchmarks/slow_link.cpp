@@ -15,6 +15,7 @@
 #include "common/backend.hpp"
 #include "common/run.hpp"
 #include "timing/samples.hpp"
+#include "timing/work.hpp"
 
 namespace {
 
@@ -23,6 +24,7 @@ using Training = distx::DataParallel<distx::ZeRO<distx::Dynamic>>;
 using timing::clock;
 using timing::median;
 using timing::since;
+using timing::Work;
 
 struct Settings {
   examples::Backend backend;
@@ -49,30 +51,6 @@ struct Settings {
         ->check(count)
         ->capture_default_str();
   }
-};
-
-/// Work of a core that takes a given time if nothing else runs there.
-class Work {
- public:
-  explicit Work(double seconds) {
-    double fastest = 1;
-    for (int attempt = 0; attempt < 20; ++attempt) {
-      const auto begin = clock::now();
-      run(10000);
-      fastest = std::min(fastest, since(begin));
-    }
-    repetitions_ = static_cast<int>(10000 * seconds / fastest);
-  }
-  void operator()() { run(repetitions_); }
-
- private:
-  void run(int repetitions) {
-    for (int i = 0; i < repetitions; ++i)
-      for (float& value : values_) value = value * 0.999F + 0.001F;
-  }
-
-  std::vector<float> values_ = std::vector<float>(256, 2.0F);
-  int repetitions_ = 0;
 };
 
 /// One way to train.

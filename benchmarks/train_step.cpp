@@ -2,6 +2,7 @@
 // Where the time of a training step goes: computation, exposed communication, update; with overlap and without.
 //   mpirun -np 2 build/benchmarks/train_step --backend shm
 //   build/benchmarks/train_step --backend threads --throttled --layers 8 --batch 256 --bucket-bytes 1MiB
+//   build/benchmarks/train_step --fake 2 --calibration gloo.json --zero 2
 //   mpirun -np 4 build/benchmarks/train_step --zero 3 --modes blocking --layers 96 --batch 4 --rounds 1 --steps 1
 #include <chrono>
 #include <fstream>
@@ -17,6 +18,7 @@
 
 #include "common/backend.hpp"
 #include "common/json_file.hpp"
+#include "common/replay.hpp"
 #include "common/run.hpp"
 #include "timing/ideal_step.hpp"
 #include "timing/mlp.hpp"
@@ -46,6 +48,8 @@ struct Settings {
   int steps = 10;
   bool throttled = false;
   double latency = 0;
+  int fake = 0;
+  std::string calibration;
   std::string json;
 
   Settings() { backend.name = "shm"; }
@@ -83,6 +87,11 @@ struct Settings {
     app.add_option("--latency", latency, "of each message on that wire, in microseconds")
         ->check(CLI::NonNegativeNumber)
         ->capture_default_str();
+    auto* fake_option =
+        app.add_option("--fake", fake, "predict the step of a job of that many ranks, without them")->check(count);
+    auto* calibration_option =
+        app.add_option("--calibration", calibration, "of --fake: file of benchmarks/calibrate")->needs(fake_option);
+    fake_option->needs(calibration_option);
     app.add_option("--json", json, "file for the figures");
   }
 };
@@ -153,6 +162,14 @@ class Bench {
     std::srand(static_cast<unsigned>(comm_.rank()) + 1);
     input_ = timing::Mlp::Matrix::Random(widths_.front(), settings.batch);
     for (Eigen::Index i = 0; i < settings.batch; ++i) labels_.push_back(static_cast<std::uint8_t>((i * 7) % 10));
+  }
+
+  /// Predicts the step of the mode overlap.
+  nlohmann::json predict(examples::Neighbor& neighbor) {
+    Subject subject("overlap", comm_.share(), widths_, settings_);
+    const auto step = neighbor.predict(1, [&] { train(subject); });
+    return {{"ranks", comm_.size()}, {"zero", settings_.zero},    {"bucket_bytes", settings_.bucket_bytes},
+            {"seconds", step.all},   {"exposed", step.exposed()}, {"peak_bytes", subject.training.memory().total.peak}};
   }
 
   nlohmann::json run() {
@@ -406,7 +423,20 @@ void print(const nlohmann::json& report) {
                  ", "));
 }
 
+void predict(const Settings& settings) {
+  const auto calibration = examples::Calibration::read(settings.calibration);
+  examples::replay_neighbors(0, settings.fake, calibration, [&](examples::Neighbor& neighbor) {
+    const auto report = Bench(settings, Any(neighbor.replay.share())).predict(neighbor);
+    if (neighbor.all.rank() > 0) return;
+    fmt::print("a step takes {:.3f} ms, of which {:.3f} ms are exposed communication; a rank holds {:.1f} MB\n",
+               1e3 * report["seconds"].get<double>(), 1e3 * report["exposed"].get<double>(),
+               1e-6 * report["peak_bytes"].get<double>());
+    examples::JsonFile(settings.json).write(report);
+  });
+}
+
 void run(int argc, char** argv, const Settings& settings) {
+  if (settings.fake > 0) return predict(settings);
   auto connector = distx::connect(argc, argv);
   examples::JsonFile(settings.json).demand_writable(connector);
   settings.backend.run(connector, [&](Any comm) {

@@ -4,10 +4,14 @@
 //   build/examples/train_gpt --backend threads --ranks 2 --precision bf16 --optimizer muon --text book.txt
 //   mpirun -np 4 build/examples/train_gpt --mesh data=2,model=2 --zero 1
 //   build/examples/train_gpt --fake 16384 --rank 7123 --zero 3
+//   build/examples/train_gpt --fake 2 --calibration gloo.json --plan
 //   mpirun -np 2 build/examples/train_gpt --model gpt2 --tokens train.bin --context 256 --save-model tuned
 #include <algorithm>
 #include <filesystem>
+#include <functional>
+#include <limits>
 #include <optional>
+#include <set>
 
 #include <fmt/core.h>
 #include <CLI/CLI.hpp>
@@ -25,6 +29,7 @@
 #include "common/make_training.hpp"
 #include "common/mesh_flag.hpp"
 #include "common/progress.hpp"
+#include "common/replay.hpp"
 #include "common/run.hpp"
 #include "common/train_step.hpp"
 #include "common/training_report.hpp"
@@ -36,6 +41,14 @@
 #include "models/mesh_gpt.hpp"
 
 namespace {
+
+/// The second step of a fake rank.
+struct FakeStep {
+  distx::observe::MemoryLedger memory;
+  distx::observe::Ledger traffic;
+  std::size_t weights = 0;
+  examples::PredictedStep time{};  ///< with a calibration
+};
 
 struct Settings {
   examples::Backend backend;
@@ -62,6 +75,13 @@ struct Settings {
   std::string json;
   int fake = 0;
   int rank = 0;
+  CLI::Option* bucket_option = nullptr;
+  std::string calibration;
+  bool plan = false;
+  double memory_limit = std::numeric_limits<double>::infinity();  // MiB
+  double replay_seconds = 1;
+  examples::Neighbor* neighbor = nullptr;               // of a fake rank with a calibration
+  std::function<void(const FakeStep&)> on_fake_step{};  // of a fake rank
 
   /// Returns the length of the sequences that are learnt from.
   [[nodiscard]] std::size_t length(const examples::GptShape& shape) const { return context.value_or(shape.context); }
@@ -69,6 +89,7 @@ struct Settings {
     const CLI::Range count(std::size_t{1}, std::size_t{1000000});
     backend.describe(app);
     training.describe(app);
+    bucket_option = app.get_option("--bucket-kib");
     mesh.describe(app);
     app.add_flag("--recompute", recompute,
                  "transformer blocks keep only their inputs, and repeat the forward pass in the backward pass")
@@ -124,6 +145,17 @@ struct Settings {
         ->needs(fake_option)
         ->check(examples::whole_number())
         ->capture_default_str();
+    auto* calibration_option = app.add_option(
+        "--calibration", calibration,
+        "file of benchmarks/calibrate: with --fake, predict the time of a step; else, choose the size of the buckets");
+    auto* plan_option =
+        app.add_flag("--plan", plan,
+                     "compare the stages of ZeRO, and sizes of micro-batches and buckets, by prediction")
+            ->needs(fake_option)
+            ->needs(calibration_option);
+    app.add_option("--memory-limit", memory_limit, "MiB of a rank's training above which --plan marks a candidate")
+        ->needs(plan_option)
+        ->check(CLI::PositiveNumber);
   }
 };
 
@@ -339,9 +371,9 @@ bool train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
   return true;
 }
 
-/// Makes two steps on the first sequences of the text, and prints the memory and the traffic of the second.
+/// Makes two steps on the first sequences of the text; with a calibration, predicts the time of further ones.
 template <class Model, class Training>
-void print_fake_step(distx::AnyCommunicator<>& data, const Settings& settings, const examples::Corpus& corpus,
+void make_fake_steps(distx::AnyCommunicator<>& data, const Settings& settings, const examples::Corpus& corpus,
                      Model& model, Training& training, const examples::WeightCounts& weights,
                      const distx::Metered<distx::AnyCommunicator<>>& metered) {
   const std::size_t length = settings.length(model.shape());
@@ -350,31 +382,15 @@ void print_fake_step(distx::AnyCommunicator<>& data, const Settings& settings, c
   const auto parts = examples::micro_batches(numbers, settings.training.accumulate,
                                              [&](auto some) { return corpus.batch(some, length); });
   const auto pass = pass_of(model, training, settings);
-  distx::observe::Ledger before;
-  for (int step = 0; step < 2; ++step) {  // in the second step the order of units is known
-    before = metered.ledger();
-    (void)examples::train_step(data, training, parts, settings.training.rate(), pass);
-  }
-  const auto traffic = metered.ledger() - before;
-  const auto megabytes = [](std::uint64_t bytes) { return 1e-6 * static_cast<double>(bytes); };
-  fmt::print("rank {} of {}, {} weights in all\n", metered.rank(), metered.size(), weights.all);
-  const auto memory = training.memory();
-  for (const auto& [name, use] : {std::pair("weights", memory.weights),
-                                  {"gradients", memory.gradients},
-                                  {"optimizer", memory.optimizer},
-                                  {"in flight", memory.in_flight},
-                                  {"activations", memory.activations},
-                                  {"in all", memory.total}})
-    fmt::print("memory: {:<11} {:>11.3f} MB, at most {:.3f} MB\n", name, megabytes(use.held), megabytes(use.peak));
-  for (const auto& [operation, moved] : traffic.entries())
-    if (moved.calls > 0)
-      fmt::print("a step: {:<14} {:>8} calls, {:.3f} MB sent, {:.3f} MB received\n", operation, moved.calls,
-                 megabytes(moved.sent_bytes), megabytes(moved.received_bytes));
-  examples::JsonFile(settings.json)
-      .write({{"rank", metered.rank()},
-              {"ranks", metered.size()},
-              {"memory", examples::ledger_json(memory)},
-              {"traffic", examples::ledger_json(traffic)}});
+  const auto step = [&] {
+    static_cast<void>(examples::train_step(data, training, parts, settings.training.rate(), pass));
+  };
+  step();
+  const auto before = metered.ledger();  // in the second step the order of units is known
+  step();
+  FakeStep made{training.memory(), metered.ledger() - before, weights.all};
+  if (settings.neighbor != nullptr) made.time = settings.neighbor->predict(settings.replay_seconds, step);
+  settings.on_fake_step(made);
 }
 
 template <class Weight>
@@ -388,7 +404,7 @@ void train_alike(distx::AnyCommunicator<>& comm, const Settings& settings, const
     weights.all += parameter->size();
     if (parameter->options().rows > 0) weights.in_matrices += parameter->size();
   }
-  if (settings.fake > 0) return print_fake_step(comm, settings, task.corpus, model, training, weights, metered);
+  if (settings.fake > 0) return make_fake_steps(comm, settings, task.corpus, model, training, weights, metered);
   if (task.folder) task.folder->load(training);
   if (!train(comm, comm, settings, task.corpus, model, training, weights, metered)) return;
   const examples::Gpt2Output output(settings.save_model);
@@ -418,8 +434,111 @@ void train_on_mesh(distx::AnyCommunicator<>& comm, const Settings& settings, con
       return examples::make_mesh_training<>(mesh, parameters, settings.training);
   }();
   auto& data = mesh.along<examples::Data>();
-  if (settings.fake > 0) return print_fake_step(data, settings, task.corpus, model, training, weights, metered);
+  if (settings.fake > 0) return make_fake_steps(data, settings, task.corpus, model, training, weights, metered);
   train(comm, data, settings, task.corpus, model, training, weights, metered);
+}
+
+void train_rank(distx::AnyCommunicator<> comm, Settings own, const Task& task) {
+  if (own.training.reproducible) {
+    own.training.accumulate = static_cast<std::size_t>(std::max(1, own.training.virtual_ranks / comm.size()));
+    own.batch *= own.training.accumulate;
+  }
+  const auto with_weights = [&]<class Weight>(std::type_identity<Weight>) {
+    if (!own.mesh.given())
+      train_alike<Weight>(comm, own, task);
+    else if (own.recompute)
+      train_on_mesh<Weight, true>(comm, own, task);
+    else
+      train_on_mesh<Weight, false>(comm, own, task);
+  };
+  if (own.training.short_weights())
+    with_weights(std::type_identity<distx::bfloat16>());
+  else
+    with_weights(std::type_identity<float>());
+}
+
+/// Returns the step of a fake rank; with a calibration, the step of the rank that takes longest.
+FakeStep fake_step(const Settings& settings, const Task& task,
+                   const std::optional<examples::Calibration>& calibration) {
+  FakeStep result;
+  Settings own = settings;
+  own.on_fake_step = [&](const FakeStep& step) { result = step; };
+  if (!calibration) {
+    train_rank(distx::AnyCommunicator<>(distx::FakeCommunicator(settings.rank, settings.fake)), own, task);
+    return result;
+  }
+  examples::replay_neighbors(settings.rank, settings.fake, *calibration, [&](examples::Neighbor& neighbor) {
+    Settings each = own;
+    each.neighbor = &neighbor;
+    if (neighbor.all.rank() > 0) each.on_fake_step = [](const FakeStep&) {};
+    train_rank(distx::AnyCommunicator<>(neighbor.replay.share()), each, task);
+  });
+  return result;
+}
+
+void print_fake_step(const Settings& settings, const FakeStep& step) {
+  const auto megabytes = [](std::uint64_t bytes) { return 1e-6 * static_cast<double>(bytes); };
+  fmt::print("rank {} of {}, {} weights in all\n", settings.rank, settings.fake, step.weights);
+  const auto& memory = step.memory;
+  for (const auto& [name, use] : {std::pair("weights", memory.weights),
+                                  {"gradients", memory.gradients},
+                                  {"optimizer", memory.optimizer},
+                                  {"in flight", memory.in_flight},
+                                  {"activations", memory.activations},
+                                  {"in all", memory.total}})
+    fmt::print("memory: {:<11} {:>11.3f} MB, at most {:.3f} MB\n", name, megabytes(use.held), megabytes(use.peak));
+  for (const auto& [operation, moved] : step.traffic.entries())
+    if (moved.calls > 0)
+      fmt::print("a step: {:<14} {:>8} calls, {:.3f} MB sent, {:.3f} MB received\n", operation, moved.calls,
+                 megabytes(moved.sent_bytes), megabytes(moved.received_bytes));
+  nlohmann::json report{{"rank", settings.rank},
+                        {"ranks", settings.fake},
+                        {"memory", examples::ledger_json(memory)},
+                        {"traffic", examples::ledger_json(step.traffic)}};
+  if (step.time.all > 0) {
+    fmt::print("a step takes {:.3f} ms, of which {:.3f} ms are exposed communication\n", 1e3 * step.time.all,
+               1e3 * step.time.exposed());
+    report["seconds_per_step"] = {{"all", step.time.all}, {"exposed_communication", step.time.exposed()}};
+  }
+  examples::JsonFile(settings.json).write(report);
+}
+
+/// Predicts the steps of candidates, and prints them by their time.
+void print_plan(const Settings& settings, const Task& task, const examples::Calibration& calibration) {
+  struct Candidate {
+    examples::TrainingFlags flags;
+    FakeStep step;
+  };
+  std::vector<Candidate> candidates;
+  for (int stage = 0; stage <= 3; ++stage)
+    for (const std::size_t parts : {1, 2, 4})
+      for (const std::size_t kib : std::set<std::size_t>{64, 1024, 25600, calibration.bucket_bytes() >> 10}) {
+        Settings own = settings;
+        own.training.zero = stage;
+        own.training.accumulate = parts;
+        own.training.bucket_kib = kib;
+        own.replay_seconds = 0.2;
+        if (settings.batch % parts == 0) candidates.push_back({own.training, fake_step(own, task, calibration)});
+      }
+  std::ranges::stable_sort(candidates, {}, [](const Candidate& each) { return each.step.time.all; });
+  fmt::print("{} ranks, {}: {} sequences a step on each\n", settings.fake, calibration.backend, settings.batch);
+  fmt::print("{:>5} {:>13} {:>13} {:>10} {:>12} {:>10}\n", "stage", "micro-batches", "bucket KiB", "step ms",
+             "exposed ms", "MiB");
+  auto rows = nlohmann::json::array();
+  for (const auto& [flags, step] : candidates) {
+    const double mebibytes = static_cast<double>(step.memory.total.peak) / 0x1p20;
+    const bool fits = mebibytes <= settings.memory_limit;
+    fmt::print("{:>5} {:>13} {:>13} {:>10.3f} {:>12.3f} {:>10.1f}{}\n", flags.zero, flags.accumulate, flags.bucket_kib,
+               1e3 * step.time.all, 1e3 * step.time.exposed(), mebibytes, fits ? "" : "  over the limit");
+    rows.push_back({{"stage", flags.zero},
+                    {"micro_batches", flags.accumulate},
+                    {"bucket_bytes", flags.bucket_kib << 10},
+                    {"seconds", step.time.all},
+                    {"exposed_communication", step.time.exposed()},
+                    {"peak_bytes", step.memory.total.peak},
+                    {"fits", fits}});
+  }
+  examples::JsonFile(settings.json).write({{"ranks", settings.fake}, {"candidates", rows}});
 }
 
 /// @throws distx::CheckpointError if the file that --logits names exists, or cannot be written
@@ -443,6 +562,8 @@ void run(distx::AnyConnector& connector, const Settings& settings) {
         throw distx::InvalidArgument("--fake trains no weights to save: leave out " + std::string(flag));
     if (settings.fake > 0 && connector.size() > 1)
       throw distx::InvalidArgument("--fake is one rank without the others: start the program without a launcher");
+    if (settings.plan && (settings.mesh.given() || settings.training.reproducible))
+      throw distx::InvalidArgument("--plan supports neither --mesh nor --reproducible: omit them");
     settings.training.check("--batch", settings.batch);
     if (settings.mesh.given()) (void)settings.mesh.sizes(settings.training);
     for (const auto& [flag, value] :
@@ -460,29 +581,18 @@ void run(distx::AnyConnector& connector, const Settings& settings) {
     check_absent(settings.logits);
     examples::Gpt2Output(settings.save_model).prepare();
   });
-  const auto on_rank = [&](distx::AnyCommunicator<> comm) {
-    Settings own = settings;
-    if (own.training.reproducible) {
-      own.training.accumulate = static_cast<std::size_t>(std::max(1, own.training.virtual_ranks / comm.size()));
-      own.batch *= own.training.accumulate;
-    }
-    const auto with_weights = [&]<class Weight>(std::type_identity<Weight>) {
-      if (!own.mesh.given())
-        train_alike<Weight>(comm, own, *task);
-      else if (own.recompute)
-        train_on_mesh<Weight, true>(comm, own, *task);
-      else
-        train_on_mesh<Weight, false>(comm, own, *task);
-    };
-    if (own.training.short_weights())
-      with_weights(std::type_identity<distx::bfloat16>());
-    else
-      with_weights(std::type_identity<float>());
-  };
-  if (settings.fake > 0)
-    on_rank(distx::AnyCommunicator<>(distx::FakeCommunicator(settings.rank, settings.fake)));
+  std::optional<examples::Calibration> calibration;
+  examples::on_every_rank(connector, [&] {
+    if (!settings.calibration.empty()) calibration = examples::Calibration::read(settings.calibration);
+  });
+  Settings own = settings;
+  if (calibration && settings.bucket_option->count() == 0) own.training.bucket_kib = calibration->bucket_bytes() >> 10;
+  if (settings.plan)
+    print_plan(own, *task, *calibration);
+  else if (settings.fake > 0)
+    print_fake_step(own, fake_step(own, *task, calibration));
   else
-    settings.backend.run(connector, on_rank);
+    settings.backend.run(connector, [&](distx::AnyCommunicator<> comm) { train_rank(std::move(comm), own, *task); });
 }
 
 }  // namespace
