@@ -194,7 +194,7 @@ struct Task {
   }
 };
 
-/// Returns the mean loss of a batch, and keeps nothing for a backward pass.
+/// Returns the mean loss of a batch.
 template <class Model, class Training>
 double loss_of(Model& model, const examples::TextBatch& batch, Training& training) {
   if constexpr (requires { typename Model::Activations; })

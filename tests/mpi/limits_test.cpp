@@ -190,6 +190,22 @@ TEST_CASE("limits: a message is one message, however large") {
   CHECK(received == values<double>(previous, n));
 }
 
+TEST_CASE("limits: a block that has more whole pieces than the root expects is a mismatch, unchecked as well" *
+          needs_ranks(2)) {
+  MpiCommunicator comm{world(), {.check = Check::off, .collectives = MpiCollectives::vendor, .max_count = limit}};
+  static std::vector<int> send(2 * limit), received;  // the library may access them after an error
+  const bool root = comm.rank() == 0;
+  received.resize(root ? static_cast<std::size_t>(comm.size()) * limit : 0);
+  std::string found;
+  try {
+    gather(comm, std::span(send).first(comm.rank() == 1 ? 2 * limit : limit), received, 0);
+  } catch (const MismatchError& error) {
+    found = error.what();
+  } catch (const RevokedError&) {  // by the root
+  }
+  if (root) CHECK(found.find("another rank sends more elements") != std::string::npos);
+}
+
 TEST_CASE("limits: an invalid max_count is rejected") {
   CHECK_THROWS_AS(MpiCommunicator(world(), {.max_count = 0}), InvalidArgument);
   CHECK_THROWS_AS(MpiCommunicator(world(), {.max_count = std::size_t{INT_MAX} + 1}), InvalidArgument);

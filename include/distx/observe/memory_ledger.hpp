@@ -110,9 +110,10 @@ class CountedMemory {
   }
   CountedMemory(CountedMemory&&) noexcept = default;
   CountedMemory& operator=(CountedMemory&& other) noexcept {
-    std::swap(account_, other.account_);
-    std::swap(kind_, other.kind_);
-    std::swap(bytes_, other.bytes_);
+    CountedMemory old(std::move(other));
+    std::swap(account_, old.account_);
+    std::swap(kind_, old.kind_);
+    std::swap(bytes_, old.bytes_);
     return *this;
   }
   ~CountedMemory() {

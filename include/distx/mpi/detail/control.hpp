@@ -72,8 +72,11 @@ class Control {
     const std::lock_guard lock(mutex_);
     take_in();  // also for ranks whose calls never wait
     const auto& member = members_.emplace(identity, Registered{&revocation, &exit_notices}).first->second;
-    for (const Notification& notification : early_)
-      if (notification.identity == identity) receive(notification, member);
+    std::erase_if(early_, [&](const Notification& notification) {
+      const bool own = notification.identity == identity;
+      if (own) receive(notification, member);
+      return own;
+    });
   }
   /// Notes an error after which a rank may not join any more.
   void note_failure() noexcept { failed_ = true; }
@@ -88,8 +91,7 @@ class Control {
     const std::lock_guard lock(mutex_);
     members_.erase(identity);
   }
-  /// Notifies `ranks` of `comm()` that rank `rank` makes no more calls than it has made. Does not
-  /// block.
+  /// Notifies `ranks` of `comm()` that rank `rank` makes no more calls than it has made. Does not block.
   void announce_exit(std::uint64_t identity, int rank, const ExitNotices::Counts& made,
                      std::span<const int> ranks) noexcept try {
     const std::lock_guard lock(mutex_);
@@ -194,10 +196,13 @@ class Control {
     else
       end(*member.revocation, detail::RevocationReason::parse(notification.reason));
   }
-  /// Keeps what concerns a communicator that is not complete yet, or destroyed: the latest ones only, because most are
-  /// of the second kind. A wait for a rank of which one is lost ends at the deadline.
+  /// Keeps notifications about a communicator that is not complete yet, or destroyed: the latest ones only, because
+  /// most are of the second kind; exits are dropped first. A wait for a rank whose exit is lost ends at the deadline.
   void keep_early(const Notification& notification) {
-    if (early_.size() == 1024) early_.pop_front();
+    if (early_.size() == 1024) {
+      const auto exit = std::ranges::find(early_, Subject::exit, &Notification::subject);
+      early_.erase(exit == early_.end() ? early_.begin() : exit);
+    }
     early_.push_back(notification);
   }
 

@@ -72,9 +72,10 @@ class Job {
   void send(const Call<Host>& c, Span<const AnyElement> data, int to, int tag) {
     const auto start = to == self.rank ? MPI_Issend : MPI_Isend;
     const Unit unit = unit_of(data);
-    in_pieces(data.size() * unit.per_element, most, [&](std::size_t offset, int count) {
+    in_message_pieces(data.size() * unit.per_element, most, [&](std::size_t offset, int count) {
       const std::byte* const piece = data.bytes() + offset * unit.bytes;
-      check(start(piece, count, unit.type, (*messages_)[to], tag, messages_->comm, &add({.peer = to})), "MPI_Isend", c);
+      check(start(piece, count, unit.type, (*messages_)[to], tag, messages_->comm, &add({.peer = to})),
+            to == self.rank ? "MPI_Issend" : "MPI_Isend", c);
     });
   }
   /// Receives elements. A blocking receive without a header waits for the message, to check its size before MPI may
@@ -82,7 +83,7 @@ class Job {
   void receive(const ErrorContext& context, Span<AnyElement> data, int from, int tag) {
     const bool matched = started_ || incoming_;
     const Unit unit = unit_of(data);
-    in_pieces(data.size() * unit.per_element, most, [&](std::size_t offset, int count) {
+    in_message_pieces(data.size() * unit.per_element, most, [&](std::size_t offset, int count) {
       std::byte* const piece = data.bytes() + offset * unit.bytes;
       MPI_Request& request = add({true, matched, false, from, tag, piece, count, unit});
       if (matched)

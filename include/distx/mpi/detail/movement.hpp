@@ -4,7 +4,8 @@
 
 namespace distx::inline DISTX_ABI::detail::mpi {
 
-/// Sends `out(rank)` to every rank and receives `in(rank)`, of any size; sizes are compared, empty blocks are not sent.
+/// Sends `out(rank)` to every rank and receives `in(rank)`, of any size; see `in_message_pieces`. Empty blocks are not
+/// sent.
 ///
 /// Used if MPI's collective would require that all ranks know of blocks above MPI's limit, or that all blocks are
 /// equal.

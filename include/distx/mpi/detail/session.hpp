@@ -190,6 +190,9 @@ inline std::shared_ptr<Session> Session::shrink(Session& whole, Timeout deadline
                       [&](int to, const Agreement::Message& message) {
                         world.agreement_messages().send(whole.group_, whole.in_world(to), message);
                       });
+  std::vector<int> rank_of(static_cast<std::size_t>(world.size()), -1);
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    rank_of[static_cast<std::size_t>(whole.in_world(static_cast<int>(rank)))] = static_cast<int>(rank);
   std::vector<bool> ended(ranks);
   auto next_look = Deadline::clock::now();
   std::optional<Survivors> decision;
@@ -201,11 +204,9 @@ inline std::shared_ptr<Session> Session::shrink(Session& whole, Timeout deadline
         if (!ended[rank]) ended[rank] = world.has_ended(whole.in_world(static_cast<int>(rank)));
       next_look = now + Watch::every;
     }
-    for (const auto& received : world.agreement_messages().take(whole.group_)) {
-      const auto from = std::ranges::find(*whole.subset_.ranks, received.from);
-      if (from != whole.subset_.ranks->end())
-        agreement.receive(static_cast<int>(from - whole.subset_.ranks->begin()), received.message, now);
-    }
+    for (const auto& received : world.agreement_messages().take(whole.group_))
+      if (const int from = rank_of[static_cast<std::size_t>(received.from)]; from >= 0)
+        agreement.receive(from, received.message, now);
     decision = agreement.step(now, [&](int rank) { return ended[static_cast<std::size_t>(rank)]; });
     return decision.has_value();
   };

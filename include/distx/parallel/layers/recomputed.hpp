@@ -5,8 +5,8 @@
 namespace distx::inline DISTX_ABI::layers {
 
 /// A layer that keeps only its input for the backward pass, which repeats the forward pass first (Chen et al., 2016,
-/// arXiv 1604.06174), with the same bits. The layer's communication of the forward pass is repeated too; at stage 3
-/// weights are gathered as often as without.
+/// arXiv 1604.06174), with the same bits. The layer's communication of the forward pass is repeated too; at stage 3 its
+/// weights are gathered once more.
 /// @tparam Layer  a layer whose `forward` takes one tensor, such as TransformerBlock
 template <class Layer>
 class Recomputed {

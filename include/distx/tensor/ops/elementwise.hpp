@@ -80,21 +80,28 @@ struct CastRule : rules::Elementwise {
   template <class From>
   using value_type = To;
 };
+struct CastKernel {
+  template <class Stream, class From, class To>
+  auto operator()(Stream stream, const From& from,
+                  const To& to) const -> decltype(cast(stream, to.values(), from.values())) {
+    return cast(stream, to.values(), from.values());
+  }
+};
 
 }  // namespace detail
 
 namespace ops {
 
-/// Returns `x` with elements of type `To`, rounded to nearest if that is narrower. Local, stream-ordered.
+/// Returns `x` with elements of type `To`, rounded to nearest if that is narrower; from double to a 16-bit type through
+/// float. Local, stream-ordered.
 ///
 /// `x` is replicated or sharded on each axis; a Partial operand does not compile.
-template <class To, DistributedTensor X>
+template <FloatingElement To, DistributedTensor X>
+  requires FloatingElement<detail::value_of<X>>
 [[nodiscard]] auto cast(const X& x, std::source_location location = std::source_location::current()) {
   using Rule = detail::CastRule<To>;
   if constexpr (detail::Applicable<Rule, X>) {
-    return detail::applied<Rule>(
-        {"cast", location}, [](auto stream, auto from, auto to) { distx::cast(stream, to.values(), from.values()); },
-        x);
+    return detail::applied<Rule>({"cast", location}, detail::CastKernel(), x);
   } else {
     static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
                   "distx: cast: the operand is Partial and rounding is not linear; redistribute it first");

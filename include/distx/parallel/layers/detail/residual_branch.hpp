@@ -24,6 +24,7 @@ class ResidualBranch {
   /// the model axis. @throws InvalidState if `kept` was moved from
   template <class Kept, class G, class Training>
   [[nodiscard]] auto backward(Kept kept, const G& gradient, Training& training) const {
+    static_cast<void>(kept.kept());  // throws before anything is ready
     self().output().add_bias_backward(gradient, training);
     return redistribute<typename Split::residual>(
         self().terms_backward(std::move(kept), redistribute<typename Split::tokens>(gradient), training));
