@@ -36,7 +36,7 @@ with tempfile.TemporaryDirectory() as folder:
         for column in ("bytes", "blocking", "started", "taken"):
             values = [knot[column] for knot in knots]
             demand(values == sorted(values) and min(values) >= 0, operation, column, values)
-        demand(len(knots) == (1 if operation == "barrier" else 9) and knots[-1]["started"] > 0, operation, knots)
+        demand(len(knots) in ([1] if operation == "barrier" else range(2, 10)) and knots[-1]["started"] > 0, operation, knots)
 
     fake = ["--fake", "2", "--calibration", file]
     demand("a step takes " in run(*GPT, *fake), "train_gpt --fake --calibration prints no time")

@@ -67,7 +67,8 @@ class ParallelEmbedding {
   template <class Ids, class Training>
   [[nodiscard]] auto forward(const Ids& ids, Training& training) const {
     const auto weights = training.unshard(tokens_, positions_);
-    const auto x = redistribute<typename Split::residual>(ops::embedding(ids, detail::computed(tokens_)));
+    const auto rows = redistribute<typename Split::residual>(ops::embedding(ids, tokens_));  // one rank's, plus zeros
+    const auto& x = detail::computed(rows);
     const std::size_t first = x.offset()[1];
     return rules::apply<detail::AddPositions>(x, detail::computed(positions_), [&](auto in, auto table, auto out) {
       for (std::size_t b = 0; b < in.extent(0); ++b)
@@ -79,11 +80,11 @@ class ParallelEmbedding {
   template <class Ids, class G, class Training>
   void backward(const Ids& ids, const G& gradient, Training& training) const {
     const auto weights = training.unshard(tokens_, positions_);
-    training.ready(tokens_, ops::embedding_backward(detail::computed(tokens_), ids,
+    training.ready(tokens_, ops::embedding_backward(detail::extents_of(tokens_), ids,
                                                     redistribute<typename Split::tokens>(gradient)));
     const std::size_t first = gradient.offset()[1];
     training.ready(positions_, rules::apply<detail::PositionsGradient>(
-                                   detail::computed(positions_), gradient, [&](auto, auto terms, auto out) {
+                                   detail::extents_of(positions_), gradient, [&](auto, auto terms, auto out) {
                                      fill(typename G::space::stream{}, out.values(), 0);
                                      for (std::size_t b = 0; b < terms.extent(0); ++b)
                                        for (std::size_t t = 0; t < terms.extent(1); ++t)

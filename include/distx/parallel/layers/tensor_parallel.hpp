@@ -52,6 +52,16 @@ template <DistributedTensor W>
     return ops::cast<accumulator_t<T>>(weight);
 }
 
+/// Returns a tensor without memory, for operations that use only the extents and the layout of a weight, and the type
+/// that layers compute in.
+template <DistributedTensor W>
+[[nodiscard]] auto extents_of(const W& weight) {
+  using T = const accumulator_t<value_of<W>>;
+  using Space = typename W::space;
+  return DistTensorRef<T, rank_of<W>, mesh_of<W>, layout_of<W>, Space>({weight.mesh(), weight.extents()},
+                                                                       {nullptr, weight.local().size()});
+}
+
 template <std::size_t Rank>
 Extents<Rank - 1> without_first(const Extents<Rank>& extents) {
   Extents<Rank - 1> rest{};
