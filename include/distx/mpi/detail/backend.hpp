@@ -140,15 +140,21 @@ class MpiBackend {
 
     /// Issues the call once all descriptions have arrived; returns whether it was issued or has failed.
     bool advance_exchange() noexcept {
-      return ended([this] {
-        const bool joined = !compares_ || exchange_.advance(context_);
-        if (joined) finish_exchange();
-        return joined;
-      });
+      try {
+        if (compares_ && !exchange_.advance(context_)) return false;
+        finish_exchange();
+        return true;
+      } catch (...) {
+        return fail();
+      }
     }
 
     bool test() noexcept override {
-      return ended([this] { return is_ready() || state_.backend.is_stopped(number_); });
+      try {
+        return is_ready() || state_.backend.is_stopped(number_);
+      } catch (...) {
+        return fail();
+      }
     }
 
     void complete() override {
@@ -186,11 +192,8 @@ class MpiBackend {
    private:
     enum class CallPhase { exchanging, issued, done, failed };
 
-    /// Returns what `f` does, and true if it throws; `wait` then throws that.
-    template <class F>
-    bool ended(F&& f) noexcept try {
-      return f();
-    } catch (...) {
+    /// Keeps the exception that is being handled, which `wait` throws. Returns true.
+    bool fail() noexcept {
       error_ = std::current_exception();
       phase_ = CallPhase::failed;
       return true;
