@@ -25,8 +25,9 @@ class Recomputed {
   /// Returns the layer's output for `x`, and `x` as the activations. Collective as the layer's.
   template <DistributedTensor X, class Training>
   [[nodiscard]] auto forward(X x, Training& training) const {
-    auto output = layer_.forward(x.clone(), training).output;
-    return Forward{std::move(output), Activations<X>(training, std::move(x))};
+    Activations<X> input(training, std::move(x));
+    auto output = layer_.forward(std::get<0>(input.kept()).clone(), training).output;
+    return Forward{std::move(output), std::move(input)};
   }
   /// Returns the gradient of `x`, and declares the weights' gradients ready. Collective as the layer's `forward` and
   /// `backward` together.
