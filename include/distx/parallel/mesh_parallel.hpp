@@ -53,26 +53,15 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
   template <detail::MeshType MeshT, ElementwiseOptimizer Optimizer>
   MeshParallel(const MeshT& mesh, const TensorParameterList<space>& parameters, const Optimizer& optimizer,
                const DataParallelOptions& options = {}, const here& location = here::current())
-      : Methods(made(mesh, parameters, optimizer, options, location)),
-        mesh_(detail::in_space<space>(detail::state_of(mesh))) {
-    guarded(mesh_, [&] {
-      constexpr detail::AxisSet others = ((1U << MeshT::axes) - 1) & ~(1U << MeshT::template index_of<Data>());
-      // Shares the mesh, whose communicators and stream the engine uses until its end.
-      detail::MeshPart<space> part{
-          .revoke = [kept = MeshT(mesh), &state = mesh_](const std::string& message) { state.revoke(message); }};
-      for (const auto& entry : detail::TensorAccess::entries(parameters)) {
-        auto& listed = part.parameters.emplace_back(entry.name, entry.type(), entry.empty, entry.part);
-        for (std::size_t axis = 0; axis < MeshT::axes; ++axis)
-          if ((others & ~entry.cutting) >> axis & 1U)
-            listed.part.first = listed.part.first && mesh.coordinates()[axis] == 0;
-        if (!entry.trained()) continue;
-        if (this->engine_->policies().has_master(entry.type())) listed.arrays.emplace_back("master");
-        for (std::size_t k = 0; k < Optimizer::states; ++k) listed.arrays.push_back(detail::state_name<Optimizer>(k));
-      }
-      if constexpr (others != 0) part.others.emplace(mesh_.over(others).share());
-      detail::join_mesh(*this->engine_, std::move(part));
-    });
-  }
+      : MeshParallel(mesh, parameters, optimizer, options, nullptr, location) {}
+  /// Constructs the training of one stage of a pipeline: the norm of all gradients counts those of the other stages too.
+  /// Collective over the mesh and over `stages`.
+  /// @param stages  along the pipeline: the ranks that hold the other stages, revoked with the mesh
+  template <detail::MeshType MeshT, ElementwiseOptimizer Optimizer>
+  MeshParallel(const MeshT& mesh, const TensorParameterList<space>& parameters, const Optimizer& optimizer,
+               const DataParallelOptions& options, AnyCommunicator<space>& stages,
+               const here& location = here::current())
+      : MeshParallel(mesh, parameters, optimizer, options, &stages, location) {}
   /// Diagnoses an optimizer that does not support distributed weights with one compile error.
   template <detail::MeshType MeshT, class Optimizer>
     requires(!ElementwiseOptimizer<Optimizer>)
@@ -169,6 +158,37 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
   struct Diagnosed {};
   explicit MeshParallel(Diagnosed);  // not defined: for constructors that do not compile
 
+  template <class MeshT, class Optimizer>
+  MeshParallel(const MeshT& mesh, const TensorParameterList<space>& parameters, const Optimizer& optimizer,
+               const DataParallelOptions& options, AnyCommunicator<space>* stages, const here& location)
+      : Methods(made(mesh, parameters, optimizer, options, location)),
+        mesh_(detail::in_space<space>(detail::state_of(mesh))) {
+    guarded(mesh_, [&] {
+      constexpr detail::AxisSet others = ((1U << MeshT::axes) - 1) & ~(1U << MeshT::template index_of<Data>());
+      // Shares the mesh, whose communicators and stream the engine uses until its end.
+      detail::MeshPart<space> part{
+          .revoke = [kept = MeshT(mesh), &state = mesh_](const std::string& message) { state.revoke(message); }};
+      if (stages != nullptr) {
+        part.others.push_back(stages->share());
+        part.revoke = [of_mesh = std::move(part.revoke), along = std::make_shared<AnyCommunicator<space>>(
+                                                             stages->share())](const std::string& message) {
+          of_mesh(message);
+          along->revoke(message);
+        };
+      }
+      for (const auto& entry : detail::TensorAccess::entries(parameters)) {
+        auto& listed = part.parameters.emplace_back(entry.name, entry.type(), entry.empty, entry.part, entry.counted);
+        for (std::size_t axis = 0; axis < MeshT::axes; ++axis)
+          if ((others & ~entry.cutting) >> axis & 1U)
+            listed.part.first = listed.part.first && mesh.coordinates()[axis] == 0;
+        if (!entry.trained()) continue;
+        if (this->engine_->policies().has_master(entry.type())) listed.arrays.emplace_back("master");
+        for (std::size_t k = 0; k < Optimizer::states; ++k) listed.arrays.push_back(detail::state_name<Optimizer>(k));
+      }
+      if constexpr (others != 0) part.others.push_back(mesh_.over(others).share());
+      detail::join_mesh(*this->engine_, std::move(part));
+    });
+  }
   template <class MeshT, class Optimizer>
   static Methods made(const MeshT& mesh, const TensorParameterList<space>& parameters, const Optimizer& optimizer,
                       const DataParallelOptions& options, const here& location) {

@@ -123,6 +123,11 @@ struct ParameterListAccess {
   [[nodiscard]] static const std::vector<ParameterEntry<Space>>& entries(const ParameterList<Space>& list) noexcept {
     return list.entries_;
   }
+  /// Declares gradients of the last parameter ready that many times as often.
+  template <MemorySpace Space>
+  static void repeat_last(ParameterList<Space>& list, int times) noexcept {
+    list.entries_.back().options.uses *= times;
+  }
 };
 
 /// @throws InvalidArgument unless checkpoints can have arrays of this name

@@ -19,6 +19,7 @@ struct TensorEntry {
   ElementType element;
   bool trainable;
   TensorPart part;
+  bool counted;
 
   [[nodiscard]] bool trained() const noexcept { return trainable; }
   [[nodiscard]] ElementType type() const noexcept { return element; }
@@ -105,6 +106,14 @@ class TensorParameter : public DistTensorSpec<Rank, MeshT, L> {
   std::optional<Parameter<T, Space>> part_;
 };
 
+/// How a stage of a pipeline uses its weights.
+struct StageUse {
+  /// A step has that many micro-batches, any number of them in flight: each weight's gradient is final when it was
+  /// declared ready once for each micro-batch and use.
+  int micro_batches = 1;
+  bool counted = true;  ///< in the norm of the gradients; false for a copy of a weight that another stage counts
+};
+
 /// The weights of a model for MeshParallel, in the order of its forward pass.
 template <MemorySpace Space = Host>
 class TensorParameterList {
@@ -112,14 +121,25 @@ class TensorParameterList {
   /// Appends weights; the list shares their state.
   template <class... Parameters>
   TensorParameterList& add(const Parameters&... parameters) {
-    (add_one(parameters), ...);
+    (add_one(parameters, {}), ...);
+    return *this;
+  }
+  /// Appends a weight of a stage of a pipeline.
+  /// @throws InvalidArgument unless `use.micro_batches` is positive
+  template <class ParameterT>
+  TensorParameterList& add(const ParameterT& parameter, const StageUse& use) {
+    if (use.micro_batches < 1)
+      throw InvalidArgument("invalid .micro_batches = " + std::to_string(use.micro_batches) + " of '" +
+                                parameter.name() + "': must be >= 1",
+                            {.operation = "TensorParameterList"});
+    add_one(parameter, use);
     return *this;
   }
 
  private:
   friend struct detail::TensorAccess;
   template <FloatingElement T, std::size_t Rank, class MeshT, class L>
-  void add_one(const TensorParameter<T, Rank, MeshT, L, Space>& parameter) {
+  void add_one(const TensorParameter<T, Rank, MeshT, L, Space>& parameter, const StageUse& use) {
     const auto* const part = detail::TensorAccess::part(parameter);
     const auto list = [](const Extents<Rank>& extents) { return std::vector(extents.begin(), extents.end()); };
     entries_.push_back({parameter.name(),
@@ -128,8 +148,11 @@ class TensorParameterList {
                         part == nullptr,
                         distx::element_type<T>,
                         parameter.trainable_,
-                        {list(parameter.extents()), list(parameter.offset()), list(parameter.local_extents())}});
-    if (part != nullptr) parts_.add(*part);
+                        {list(parameter.extents()), list(parameter.offset()), list(parameter.local_extents())},
+                        use.counted});
+    if (part == nullptr) return;
+    parts_.add(*part);
+    detail::ParameterListAccess::repeat_last(parts_, use.micro_batches);
   }
 
   std::vector<detail::TensorEntry> entries_;

@@ -32,6 +32,7 @@ struct MeshParameter {
   ElementType type = ElementType::bytes;
   bool empty = false;  ///< on this rank: then the engine does not have it
   TensorPart part{};
+  bool counted = true;                ///< in the norm of the gradients, where `part` is first
   std::vector<std::string> arrays{};  ///< of the optimizer
 };
 

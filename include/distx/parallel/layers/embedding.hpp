@@ -104,7 +104,9 @@ class ParallelEmbedding {
   template <class X, class G, class Training>
   [[nodiscard]] auto logits_backward(const X& tokens, const G& gradient, Training& training) const {
     const auto weights = training.unshard(tokens_);
-    training.ready(tokens_, ops::contract_weight<1>(gradient, tokens));
+    detail::ready_product(
+        training, tokens_, [](const auto& g, const auto& x) { return ops::contract_weight<1>(g, x); }, gradient,
+        tokens);
     return redistribute<typename Split::residual>(ops::contract<1>(gradient, detail::computed(tokens_)));
   }
 

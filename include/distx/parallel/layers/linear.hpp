@@ -44,7 +44,8 @@ class ColumnParallel {
   [[nodiscard]] auto backward(const X& tokens, const G& gradient, Training& training) const {
     const auto weights = training.unshard(weight_, bias_);
     training.ready(bias_, ops::sum_leading<Rank - 1>(gradient));
-    training.ready(weight_, ops::contract_weight<1>(tokens, gradient));
+    detail::ready_product(
+        training, weight_, [](const auto& x, const auto& g) { return ops::contract_weight<1>(x, g); }, tokens, gradient);
     return ops::contract_input<1>(gradient, detail::computed(weight_));
   }
 
@@ -89,7 +90,9 @@ class RowParallel {
   template <class X, class G, class Training>
   [[nodiscard]] auto backward(const X& inputs, const G& gradient, Training& training) const {
     const auto weights = training.unshard(weight_);
-    training.ready(weight_, ops::contract_weight<Rank - 1>(inputs, gradient));
+    detail::ready_product(
+        training, weight_, [](const auto& x, const auto& g) { return ops::contract_weight<Rank - 1>(x, g); }, inputs,
+        gradient);
     return ops::contract_input<Rank - 1>(gradient, detail::computed(weight_));
   }
   /// Returns the reduced outputs with the bias added.

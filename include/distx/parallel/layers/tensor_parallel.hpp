@@ -62,6 +62,15 @@ template <DistributedTensor W>
                                                                        {nullptr, weight.local().size()});
 }
 
+/// Declares the gradient of a weight ready: product(a, b), now, or when a pipeline::DeferredWeights comes to it.
+template <class W, class Product, class A, class B, class Training>
+void ready_product(Training& training, const W& weight, Product product, const A& a, const B& b) {
+  if constexpr (requires { training.ready_later(weight, product, a, b); })
+    training.ready_later(weight, product, a, b);
+  else
+    training.ready(weight, product(a, b));
+}
+
 template <std::size_t Rank>
 Extents<Rank - 1> without_first(const Extents<Rank>& extents) {
   Extents<Rank - 1> rest{};

@@ -28,8 +28,9 @@ using KeptReplicas = std::vector<std::shared_ptr<Replicas<Space>>>;
 template <MemorySpace Space>
 struct MeshPart {
   std::vector<MeshParameter> parameters{};  ///< all of them, in order
-  /// The ranks along the other axes. The norm counts their parameters too, each once, where its part is `first`.
-  std::optional<AnyCommunicator<Space>> others{};
+  /// The ranks along the other axes, and those of the other stages of a pipeline. The norm counts their parameters too,
+  /// each once, where its part is `first`.
+  std::vector<AnyCommunicator<Space>> others{};
   std::function<void(const std::string&)> revoke{};  ///< revokes the mesh's communicators
   /// Adds the arrays of the parameters that are empty on this rank; set by `join_mesh`.
   void (*add_empty)(TrainingState<Space>&, const std::vector<MeshParameter>&) = nullptr;
@@ -109,7 +110,7 @@ template <MemorySpace Space>
     AnyCommunicator<Space> comm, std::vector<ParameterEntry<Space>> entries, const AnyOptimizer<Space>& optimizer,
     const TrainingPolicies& policies, const DataParallelOptions& options, const std::source_location& location);
 
-/// Makes the training one of parts of a model. Collective over `mesh.others`, if there are any. Not a virtual function,
+/// Makes the training one of parts of a model. Collective over each of `mesh.others`. Not a virtual function,
 /// as the next ones, so that only programs that call it compile it.
 template <MemorySpace Space>
 void join_mesh(TrainingCalls<Space>& engine, MeshPart<Space> mesh);

@@ -80,9 +80,12 @@ void TrainingEngine<Space>::join_mesh(MeshPart<Space> mesh) {
     if (mesh_.parameters[i].empty) continue;
     present_.push_back(i);
     parts_.push_back(mesh_.parameters[i].part);
-    counts.push_back(parts_.back().first);
+    counts.push_back(parts_.back().first && mesh_.parameters[i].counted);
   }
-  if (mesh_.others) scaling_.extend(mesh_.others->share(), std::move(counts), location_);
+  if (mesh_.others.empty()) return;
+  std::vector<AnyCommunicator<Space>> others;
+  for (auto& comm : mesh_.others) others.push_back(comm.share());
+  scaling_.extend(std::move(others), std::move(counts), location_);
 }
 
 template <MemorySpace Space>

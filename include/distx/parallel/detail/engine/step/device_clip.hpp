@@ -20,10 +20,10 @@ class DeviceClip {
   explicit DeviceClip(std::size_t parameters)
       : parameters_(parameters), there_(parameters + fixed), here_(parameters + fixed) {}
 
-  /// Enqueues the computation for the gradients of this rank's shard. Collective over `comm` and, if not null,
+  /// Enqueues the computation for the gradients of this rank's shard. Collective over `comm` and each of
   /// `others`.
-  /// @param counted  which parameters count, if `others` is not null
-  void enqueue(AnyCommunicator<Space>& comm, AnyCommunicator<Space>* others, const std::vector<bool>& counted,
+  /// @param counted  which parameters count, if there are others
+  void enqueue(AnyCommunicator<Space>& comm, std::vector<AnyCommunicator<Space>>& others, const std::vector<bool>& counted,
                const Gradients& gradients, double clip_norm, stream after, const std::source_location& location) {
     std::vector<ReducedPiece<Space>> pieces;
     for (const auto& segment : gradients) pieces.push_back({segment.gradient, segment.parameter});
@@ -33,11 +33,13 @@ class DeviceClip {
     largest_magnitudes(after, std::span(std::as_const(pieces)), each);
     if (comm.size() > 1) reduce_in_order(comm, each, max, after, location);
     largest_magnitude(after, each, most);
-    if (others != nullptr && others->size() > 1) reduce_in_order(*others, most, max, after, location);
-    if (others != nullptr) std::erase_if(pieces, [&](const auto& piece) { return !counted[piece.result]; });
+    for (auto& over : others)
+      if (over.size() > 1) reduce_in_order(over, most, max, after, location);
+    if (!others.empty()) std::erase_if(pieces, [&](const auto& piece) { return !counted[piece.result]; });
     fixed_point_squares(after, std::span(std::as_const(pieces)), Span<const double, Space>(most), parts());
-    for (auto* over : {&comm, others})
-      if (over != nullptr && over->size() > 1) reduce_in_order(*over, parts(), sum, after, location);
+    if (comm.size() > 1) reduce_in_order(comm, parts(), sum, after, location);
+    for (auto& over : others)
+      if (over.size() > 1) reduce_in_order(over, parts(), sum, after, location);
     clip_factor(after, Span<const double, Space>(most), Span<const std::uint64_t, Space>(parts()), clip_norm, 1.0,
                 result());
     copy(after, here_.span(), Span<const double, Space>(numbers()));

@@ -96,21 +96,31 @@ template <MemorySpace Space>
   return mine;
 }
 
-/// Returns the Euclidean norm of the gradients of all ranks of `comm` and, if not null, `others`: the same bits for
-/// every partition. Collective over both.
+/// The same over several communicators, one after another; without any, `mine`.
+template <MemorySpace Space>
+[[nodiscard]] double largest_of(std::vector<AnyCommunicator<Space>>& comms, double mine,
+                                const std::source_location& location) {
+  for (auto& comm : comms) mine = largest_of(comm, mine, location);
+  return mine;
+}
+
+/// Returns the Euclidean norm of the gradients of all ranks of `comm` and of `others`: the same bits for every
+/// partition. Collective over each.
 /// @pre all are finite
 template <MemorySpace Space>
-[[nodiscard]] double norm_of(AnyCommunicator<Space>& comm, AnyCommunicator<Space>* others,
+[[nodiscard]] double norm_of(AnyCommunicator<Space>& comm, std::vector<AnyCommunicator<Space>>& others,
                              typename Space::stream stream, const std::vector<Segment<Space>>& gradients,
                              double largest, const std::source_location& location) {
   if (largest == 0) return 0;
   FixedPointSum total = squares_of<Space>(comm, stream, gradients, largest);
-  for (auto* over : {&comm, others}) {
-    if (over == nullptr || over->size() == 1) continue;
+  const auto add_over = [&](AnyCommunicator<Space>& over) {
+    if (over.size() == 1) return;
     std::uint64_t parts[2] = {total.high, total.low};
-    all_reduce_values(*over, Span<std::uint64_t>(parts, 2), sum, location);
+    all_reduce_values(over, Span<std::uint64_t>(parts, 2), sum, location);
     total = {parts[0] + (parts[1] >> 32), parts[1] & 0xffffffffu};
-  }
+  };
+  add_over(comm);
+  for (auto& over : others) add_over(over);
   return total.root(FixedPointSum::exponent_for(largest));
 }
 

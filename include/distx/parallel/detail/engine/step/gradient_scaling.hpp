@@ -20,12 +20,13 @@ class GradientScaling {
   }
 
   /// Counts parameters on the ranks of `others` too: the norm is that of all of them, and `counts` says which of this
-  /// rank's parameters are counted here. Collective over `others`.
-  void extend(AnyCommunicator<Space> others, std::vector<bool> counts, const std::source_location& location) {
+  /// rank's parameters are counted here. Collective over each of `others`.
+  void extend(std::vector<AnyCommunicator<Space>> others, std::vector<bool> counts,
+              const std::source_location& location) {
     others_ = std::move(others);
     counts_ = std::move(counts);
     // A rank without a part of the float16 parameters scales its losses, and skips steps, with the others.
-    if (largest_of(*others_, scaler_.on() ? 1 : 0, location) > 0) scaler_ = LossScaler(options_.first_loss_scale());
+    if (largest_of(others_, scaler_.on() ? 1 : 0, location) > 0) scaler_ = LossScaler(options_.first_loss_scale());
   }
 
   /// Whether a step must inspect all gradients before it uses any.
@@ -52,7 +53,7 @@ class GradientScaling {
     if constexpr (!HostAccessible<Space>) {
       if (!skips() && options_.clips() && weight_ == 1) {
         make_device(parameters.size());
-        device_->enqueue(comm, others_ ? &*others_ : nullptr, counts_, gradients_of(parameters, shards),
+        device_->enqueue(comm, others_, counts_, gradients_of(parameters, shards),
                          options_.clip_norm, after, location);
         return GradientFactor{.there = device_->factor()};
       }
@@ -91,7 +92,7 @@ class GradientScaling {
     if (!options_.skip_nonfinite) return false;
     double worst = finite ? 0 : magnitude_of_not_finite;
     if (comms.all().size() > 1) worst = largest_of(comms.all(), worst, location);
-    if (others_) worst = largest_of(*others_, worst, location);
+    worst = largest_of(others_, worst, location);
     if (worst != 0) scaler_.not_finite();
     return worst != 0;
   }
@@ -131,8 +132,8 @@ class GradientScaling {
     GradientExtent extent = extent_of(options_.skip_nonfinite ? comms.all() : comm, after, gradients,
                                       finite_loss || !options_.skip_nonfinite, parameters.size(), context.location);
     const bool finite = extent.not_finite == GradientExtent::none && is_finite(extent.largest);
-    if (others_)
-      extent.largest = largest_of(*others_, finite ? extent.largest : magnitude_of_not_finite, context.location);
+    extent.largest =
+        largest_of(others_, finite ? extent.largest : magnitude_of_not_finite, context.location);
     factor_ = weight_ / scaler_.scale();
     if (!finite || !is_finite(extent.largest)) {
       if (!skips()) fail(parameters, extent, context);
@@ -164,14 +165,14 @@ class GradientScaling {
   }
   void clip(Gradients& gradients, double largest, AnyCommunicator<Space>& comm, stream after,
             const std::source_location& location) {
-    if (others_) std::erase_if(gradients, [&](const auto& segment) { return !counts_[segment.parameter]; });
-    norm_ = norm_of(comm, others_ ? &*others_ : nullptr, after, gradients, largest, location) * factor_;
+    if (!others_.empty()) std::erase_if(gradients, [&](const auto& segment) { return !counts_[segment.parameter]; });
+    norm_ = norm_of(comm, others_, after, gradients, largest, location) * factor_;
     if (norm_ > options_.clip_norm) factor_ *= options_.clip_norm / norm_;
   }
 
   DataParallelOptions options_;
   LossScaler scaler_;
-  std::optional<AnyCommunicator<Space>> others_{};
+  std::vector<AnyCommunicator<Space>> others_{};
   std::vector<bool> counts_{};
   double factor_ = 1;
   double weight_ = 1;

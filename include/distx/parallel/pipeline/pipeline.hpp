@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <chrono>
+#include <list>
+#include <span>
+#include <variant>
+
+#include "distx/comm/point_to_point.hpp"
+#include "distx/core/detail/revoke_on_exception.hpp"
+#include "distx/parallel/detail/engine/checks/consistency.hpp"
+#include "distx/parallel/layers/activations.hpp"
+#include "distx/parallel/pipeline/schedules.hpp"
+#include "distx/tensor/dist_tensor.hpp"
+
+namespace distx::inline DISTX_ABI::pipeline {
+
+/// A stage of a model in a pipeline.
+///
+/// - `edge` is the DistTensor between stages; `edge_spec()` returns its mesh and extents, the same for every micro-batch.
+/// - `forward(input, micro_batch, training)` takes the input, which the first stage does not have, and returns a
+///   layers::Forward of the output, which the last stage does not have, and `activations`.
+/// - `backward(activations, gradient, micro_batch, training)` takes the gradient of the output, which the last stage does
+///   not have, declares the weights' gradients ready, and returns that of the input, which the first stage does not have.
+template <class S, class Training>
+concept PipelineStage = requires(const S& stage, std::optional<typename S::edge> tensor, typename S::activations kept,
+                                 int micro_batch, Training& training) {
+  requires DistributedTensor<typename S::edge>;
+  { stage.edge_spec() } -> std::convertible_to<typename S::edge::spec_type>;
+  {
+    stage.forward(std::move(tensor), micro_batch, training)
+  } -> std::same_as<layers::Forward<std::optional<typename S::edge>, typename S::activations>>;
+  {
+    stage.backward(std::move(kept), std::move(tensor), micro_batch, training)
+  } -> std::same_as<std::optional<typename S::edge>>;
+};
+
+/// A stage whose backward pass has two halves: `backward_input(activations, gradient, micro_batch, training)` returns
+/// the gradient of the input and a `weight_work`, which `backward_weight(work, micro_batch, training)` takes.
+/// DeferredWeights makes both from `backward`.
+template <class S, class Training>
+concept SplitBackward =
+    PipelineStage<S, Training> && requires(const S& stage, std::optional<typename S::edge> tensor,
+                                           typename S::activations kept, typename S::weight_work work, int micro_batch,
+                                           Training& training) {
+      {
+        stage.backward_input(std::move(kept), std::move(tensor), micro_batch, training)
+      } -> std::same_as<std::pair<std::optional<typename S::edge>, typename S::weight_work>>;
+      stage.backward_weight(std::move(work), micro_batch, training);
+    };
+
+}  // namespace distx::inline DISTX_ABI::pipeline
+
+namespace distx::inline DISTX_ABI::detail {
+
+/// What `weight_work` is in stages without it.
+template <class S>
+struct WeightWorkOf {
+  using type = std::monostate;
+};
+template <class S>
+  requires requires { typename S::weight_work; }
+struct WeightWorkOf<S> {
+  using type = typename S::weight_work;
+};
+
+}  // namespace distx::inline DISTX_ABI::detail
+
+namespace distx::inline DISTX_ABI {
+
+/// Runs the forward and backward passes of a step by a schedule, on the stages that this rank has.
+///
+/// Outputs and gradients go to the neighbouring stages as messages; sends are asynchronous. A weight is declared ready
+/// once for each micro-batch: list the weights with StageUse, or with `.uses` in a ParameterList. An error on one rank
+/// revokes the communicator along the pipeline and the stage's mesh.
+///
+///     distx::Mesh<Pipe, Rest> grid(comm, {2, 4});
+///     auto& along = grid.along<Pipe>();                       // the ranks that hold the stages
+///     distx::Mesh<Data, Model> mesh(grid.along<Rest>(), {2, 2});  // those of this stage
+///     …
+///     distx::Pipeline step(along, distx::pipeline::one_forward_one_backward(2, 8), stage, training);
+///     step.run();
+///     training.step({.learning_rate = 1e-3});
+template <class Stage, class Training>
+class Pipeline {
+  static_assert(pipeline::PipelineStage<Stage, Training>,
+                "distx::Pipeline: the stage does not have edge, edge_spec(), activations, forward and backward as "
+                "pipeline::PipelineStage says");
+  using Edge = typename Stage::edge;
+  using Space = typename Edge::space;
+  using T = typename Edge::value_type;
+  using Work = typename detail::WeightWorkOf<Stage>::type;
+  using Clock = std::chrono::steady_clock;
+  using here = std::source_location;
+
+ public:
+  /// Checks that all ranks have the same schedule. Collective over `along`.
+  /// @param along  rank r of it has stages r, r + ranks, …
+  /// @param stages  one for each chunk of the schedule, in order; they outlive this object, and so does `training`
+  /// @throws InvalidArgument if the numbers of ranks or stages differ from the schedule's
+  /// @throws MismatchError on every rank if the schedules, or the tensors between stages, differ
+  Pipeline(AnyCommunicator<Space>& along, pipeline::Schedule schedule, std::span<const Stage> stages,
+           Training& training, const here& location = here::current())
+      : Pipeline(Unchecked(), along, std::move(schedule), stages, training, location) {
+    if (schedule_.splits_backward())
+      throw InvalidArgument("schedule '" + std::string(schedule_.name()) +
+                                "' splits backward passes: make a SplitSchedule of it, whose pipeline compiles for "
+                                "stages that can",
+                            context("Pipeline", location));
+  }
+  Pipeline(AnyCommunicator<Space>& along, pipeline::Schedule schedule, const Stage& stage, Training& training,
+           const here& location = here::current())
+      : Pipeline(along, std::move(schedule), std::span(&stage, 1), training, location) {}
+  Pipeline(AnyCommunicator<Space>& along, pipeline::SplitSchedule schedule, std::span<const Stage> stages,
+           Training& training, const here& location = here::current())
+      : Pipeline(Unchecked(), along, schedule.schedule(), stages, training, location) {
+    static_assert(pipeline::SplitBackward<Stage, Training>,
+                  "distx::Pipeline: this schedule splits backward passes, and the stage has no backward_input and "
+                  "backward_weight, as pipeline::SplitBackward says; choose another schedule");
+  }
+  Pipeline(AnyCommunicator<Space>& along, pipeline::SplitSchedule schedule, const Stage& stage, Training& training,
+           const here& location = here::current())
+      : Pipeline(along, std::move(schedule), std::span(&stage, 1), training, location) {}
+
+  /// Makes the forward and backward passes of all micro-batches, by the schedule. Collective over all stages.
+  void run(const here& location = here::current()) {
+    begin_run(location);
+    guarded([&] {
+      for (const auto& step : schedule_.steps(rank())) perform(step, true);
+      sent_.clear();  // waits
+    });
+  }
+  /// Makes the forward passes of all micro-batches, in order, without keeping activations. Collective over all stages.
+  void run_forward(const here& location = here::current()) {
+    begin_run(location);
+    guarded([&] {
+      for (const auto& step : schedule_.steps(rank()))
+        if (step.action <= pipeline::Action::send_output) perform(step, false);
+      sent_.clear();
+    });
+  }
+
+  [[nodiscard]] const pipeline::Schedule& schedule() const noexcept { return schedule_; }
+  /// Returns when this rank made each step of the last run, in seconds after its begin.
+  [[nodiscard]] const std::vector<pipeline::Interval>& intervals() const noexcept { return intervals_; }
+
+ private:
+  struct Unchecked {};
+  /// One micro-batch in one stage.
+  struct Place {
+    std::optional<Edge> input{}, output{}, gradient{}, input_gradient{};
+    std::optional<typename Stage::activations> kept{};
+    std::optional<Work> work{};
+  };
+  struct Sent {
+    Edge tensor;
+    std::optional<decltype(start_send(std::declval<AnyCommunicator<Space>&>(), std::declval<Span<const T, Space>&>(), 0))>
+        pending{};
+  };
+
+  Pipeline(Unchecked, AnyCommunicator<Space>& along, pipeline::Schedule schedule, std::span<const Stage> stages,
+           Training& training, const here& location)
+      : along_(along.share()),
+        schedule_(std::move(schedule)),
+        stages_(stages),
+        training_(training),
+        spec_(stages.empty() ? throw InvalidArgument("a pipeline's rank has no stage: give one for each chunk",
+                                                     context("Pipeline", location))
+                             : stages.front().edge_spec()) {
+    const auto& shape = schedule_.shape();
+    if (shape.ranks != along_.size() || shape.chunks != static_cast<int>(stages.size()))
+      throw InvalidArgument("schedule '" + std::string(schedule_.name()) + "' is for " + std::to_string(shape.ranks) +
+                                " ranks with " + std::to_string(shape.chunks) + " stages each, and this rank has " +
+                                std::to_string(stages.size()) + " of " + std::to_string(along_.size()) + " ranks",
+                            context("Pipeline", location));
+    detail::ConsistencyRecord record;
+    record.add("the schedule", std::string(schedule_.name()) + " of " + std::to_string(shape.micro_batches) +
+                                   " micro-batches, " + std::to_string(shape.chunks) + " stages on each rank");
+    for (int r = 0; r < shape.ranks; ++r)
+      for (std::size_t i = 0; i < schedule_.steps(r).size(); ++i) {
+        const auto& step = schedule_.steps(r)[i];
+        record.add("step " + std::to_string(i) + " of rank " + std::to_string(r),
+                   std::string(to_string(step.action)) + " of micro-batch " + std::to_string(step.micro_batch) +
+                       " in chunk " + std::to_string(step.chunk));
+      }
+    record.add("the tensor between stages", detail::to_string(spec_.extents()) + ", of it " +
+                                                detail::to_string(spec_.local_extents()) + " of " +
+                                                std::string(name_of(element_type<T>)) + " on each rank");
+    guarded([&] {
+      detail::check_consistency(along_, record, "give every rank the same schedule and the same tensors",
+                                context("Pipeline", location));
+    });
+  }
+
+  [[nodiscard]] int rank() const noexcept { return along_.rank(); }
+  [[nodiscard]] ErrorContext context(std::string_view operation, const here& location) const {
+    return {.operation = operation, .rank = along_.rank(), .size = along_.size(), .location = location};
+  }
+  void begin_run(const here& location) {
+    location_ = location;
+    places_.clear();
+    places_.resize(stages_.size() * static_cast<std::size_t>(schedule_.shape().micro_batches));
+    intervals_.clear();
+    begin_ = Clock::now();
+  }
+  template <class F>
+  void guarded(F&& f) {
+    detail::revoke_on_exception(f, [&](const auto& reason) {
+      along_.revoke(reason.published());
+      detail::in_space<Space>(detail::state_of(spec_.mesh())).revoke(reason.published());
+    });
+  }
+
+  [[nodiscard]] Place& place(int chunk, int micro_batch) {
+    return places_[static_cast<std::size_t>(chunk * schedule_.shape().micro_batches + micro_batch)];
+  }
+  void perform(const pipeline::Step& step, bool trains) {
+    const auto now = [&] { return std::chrono::duration<double>(Clock::now() - begin_).count(); };
+    intervals_.push_back({step, now()});
+    auto& at = place(step.chunk, step.micro_batch);
+    const auto& stage = stages_[static_cast<std::size_t>(step.chunk)];
+    switch (step.action) {
+      case pipeline::Action::receive_input: receive(step, at.input); break;
+      case pipeline::Action::receive_gradient: receive(step, at.gradient); break;
+      case pipeline::Action::send_output: send(step, std::exchange(at.output, {})); break;
+      case pipeline::Action::send_gradient: send(step, std::exchange(at.input_gradient, {})); break;
+      case pipeline::Action::forward: {
+        auto [output, kept] = stage.forward(std::exchange(at.input, {}), step.micro_batch, training_);
+        at.output = checked(std::move(output), number(step) + 1 < schedule_.shape().stages(), "forward", "an output");
+        if (trains) at.kept.emplace(std::move(kept));
+        break;
+      }
+      case pipeline::Action::backward:
+        at.input_gradient = checked(
+            stage.backward(take(at.kept), std::exchange(at.gradient, {}), step.micro_batch, training_),
+            number(step) > 0, "backward", "a gradient of its input");
+        break;
+      case pipeline::Action::backward_input:
+        if constexpr (pipeline::SplitBackward<Stage, Training>) {
+          auto [gradient, work] =
+              stage.backward_input(take(at.kept), std::exchange(at.gradient, {}), step.micro_batch, training_);
+          at.input_gradient =
+              checked(std::move(gradient), number(step) > 0, "backward_input", "a gradient of its input");
+          at.work.emplace(std::move(work));
+        }
+        break;
+      case pipeline::Action::backward_weight:
+        if constexpr (pipeline::SplitBackward<Stage, Training>)
+          stage.backward_weight(take(at.work), step.micro_batch, training_);
+        break;
+    }
+    intervals_.back().end = now();
+  }
+  [[nodiscard]] int number(const pipeline::Step& step) const noexcept {
+    return step.chunk * schedule_.shape().ranks + rank();
+  }
+  template <class X>
+  static X take(std::optional<X>& from) {
+    X value = std::move(*from);
+    from.reset();
+    return value;
+  }
+  [[nodiscard]] std::optional<Edge> checked(std::optional<Edge> tensor, bool wanted, std::string_view function,
+                                            std::string_view what) const {
+    if (tensor.has_value() == wanted && (!wanted || tensor->local_extents() == spec_.local_extents())) return tensor;
+    throw InvalidState(std::string(function) + " of a pipeline's stage must return " + std::string(what) +
+                           (wanted ? " of the extents of edge_spec()" : " only if there is a stage for it"),
+                       context(function, location_));
+  }
+
+  /// Messages to one stage of one kind have a tag of their own, and the order of the schedule.
+  [[nodiscard]] int tag(int stage, bool gradient) const noexcept {
+    return 2 * (stage / schedule_.shape().ranks) + (gradient ? 1 : 0);
+  }
+  void send(const pipeline::Step& step, std::optional<Edge> tensor) {
+    const bool gradient = step.action == pipeline::Action::send_gradient;
+    const int to = number(step) + (gradient ? -1 : 1), peer = schedule_.peer(rank(), step);
+    if (peer == rank()) {
+      auto& target = place(to / schedule_.shape().ranks, step.micro_batch);
+      (gradient ? target.gradient : target.input) = std::move(tensor);
+      return;
+    }
+    while (!sent_.empty() && sent_.front().pending->test()) {
+      sent_.front().pending->wait();
+      sent_.pop_front();
+    }
+    auto& one = sent_.emplace_back(std::move(*tensor));
+    const Span<const T, Space> values = std::as_const(one.tensor).local();
+    one.pending.emplace(start_send(along_, values, peer, tag(to, gradient), one.tensor.stream(), location_));
+  }
+  void receive(const pipeline::Step& step, std::optional<Edge>& into) {
+    const int peer = schedule_.peer(rank(), step);
+    if (peer == rank()) return;  // it is there
+    into.emplace(spec_, uninitialized);
+    distx::receive(along_, into->local(), peer, tag(number(step), step.action == pipeline::Action::receive_gradient),
+                   location_);
+  }
+
+  AnyCommunicator<Space> along_;
+  pipeline::Schedule schedule_;
+  std::span<const Stage> stages_;
+  Training& training_;
+  typename Edge::spec_type spec_;
+  here location_{};
+  std::vector<Place> places_;
+  std::list<Sent> sent_;
+  std::vector<pipeline::Interval> intervals_;
+  Clock::time_point begin_;
+};
+
+}  // namespace distx::inline DISTX_ABI

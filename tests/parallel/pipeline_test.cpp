@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <doctest/doctest.h>
+#include <distx/parallel/layers/recomputed.hpp>
+#include <distx/parallel/layers/transformer_block.hpp>
+#include <distx/parallel/mesh_parallel.hpp>
+#include <distx/parallel/pipeline/deferred_weights.hpp>
+#include <distx/parallel/pipeline/pipeline.hpp>
+#include <distx/tensor.hpp>
+
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "toy.hpp"
+#include "words_thrown.hpp"
+
+namespace pipeline_test {
+
+namespace {
+
+struct Pipe {};
+struct Rest {};
+struct Data {};
+struct Model {};
+using Grid = distx::Mesh<Pipe, Rest>;
+using Mesh = distx::Mesh<Data, Model>;
+using Split = distx::layers::TensorParallel<Mesh, Data, Model>;
+using Plain = distx::layers::TransformerBlock<float, Split>;
+using Recomputed = distx::layers::Recomputed<Plain>;
+using Edge = Split::tensor<float, 3, Split::residual>;
+
+constexpr std::size_t batch = 4, length = 3, heads = 2, width = 8;
+constexpr int layers = 4, micro_batches = 4, steps = 3;
+
+struct At {
+  double seed;
+  template <std::size_t Rank>
+  float operator()(const std::array<std::size_t, Rank>& index) const {
+    double at = seed;
+    for (const auto i : index) at = 1.7 * at + static_cast<double>(i);
+    return static_cast<float>(0.4 * std::sin(at));
+  }
+};
+struct Initial {
+  double layer;
+  At projections{1 + layer}, output{2 + layer}, wide{3 + layer}, narrow{4 + layer};
+};
+Edge made(const Mesh& mesh, double seed) {
+  return distx::generate<float, Split::residual>(mesh, {batch, length, width}, At{seed});
+}
+
+/// Consecutive layers of the model, which learns to map inputs to targets by half the squared distance.
+template <class Block, class Training>
+struct Stage {
+  using edge = Edge;
+  using block_activations = decltype(std::declval<const Block&>()
+                                         .forward(std::declval<Edge>(), std::declval<Training&>())
+                                         .activations);
+  struct activations {
+    std::vector<block_activations> blocks;
+    std::optional<Edge> loss_gradient;
+  };
+  using weight_work = distx::pipeline::WeightWork<Training>;
+
+  Stage(const Mesh& on, int index, int count) : mesh(on), first(index == 0), last(index + 1 == count) {
+    for (int i = layers * index / count; i < layers * (index + 1) / count; ++i)
+      blocks.emplace_back("block" + std::to_string(i), mesh, width, heads, Initial{0.1 * i});
+  }
+  void list(distx::TensorParameterList<>& weights, int times) const {
+    for (const auto& block : blocks)
+      block.for_each_parameter([&](const auto& each) { weights.add(each, {.micro_batches = times}); });
+  }
+
+  [[nodiscard]] Edge::spec_type edge_spec() const { return {mesh, {batch, length, width}}; }
+  [[nodiscard]] distx::layers::Forward<std::optional<Edge>, activations> forward(std::optional<Edge> input,
+                                                                                 int micro_batch,
+                                                                                 Training& training) const {
+    Edge x = first ? made(mesh, 5 + step + 10 * micro_batch) : std::move(*input);
+    if (on_forward) on_forward(micro_batch);
+    activations kept;
+    for (const auto& block : blocks) {
+      auto [output, of_block] = block.forward(std::move(x), training);
+      x = std::move(output);
+      kept.blocks.push_back(std::move(of_block));
+    }
+    if (!last) return {std::move(x), std::move(kept)};
+    kept.loss_gradient = distx::ops::subtract(x, made(mesh, 7 + step + 20 * micro_batch));
+    return {std::nullopt, std::move(kept)};
+  }
+  template <class AnyTraining>
+  [[nodiscard]] std::optional<Edge> back(activations kept, std::optional<Edge> gradient, AnyTraining& training) const {
+    Edge slope = last ? std::move(*kept.loss_gradient) : std::move(*gradient);
+    for (std::size_t i = blocks.size(); i-- > 0;)
+      slope = blocks[i].backward(std::move(kept.blocks[i]), slope, training);
+    if (first) return std::nullopt;
+    return slope;
+  }
+  [[nodiscard]] std::optional<Edge> backward(activations kept, std::optional<Edge> gradient, int micro_batch,
+                                             Training& training) const {
+    if (on_backward) on_backward(micro_batch);
+    return back(std::move(kept), std::move(gradient), training);
+  }
+  [[nodiscard]] std::pair<std::optional<Edge>, weight_work> backward_input(activations kept,
+                                                                           std::optional<Edge> gradient, int,
+                                                                           Training& training) const {
+    distx::pipeline::DeferredWeights later(training);
+    auto slope = back(std::move(kept), std::move(gradient), later);
+    return {std::move(slope), later.take()};
+  }
+  void backward_weight(weight_work work, int, Training& training) const {
+    distx::pipeline::compute(std::move(work), training);
+  }
+
+  Mesh mesh;
+  bool first, last;
+  std::vector<Block> blocks;
+  double step = 0;
+  std::function<void(int)> on_forward{}, on_backward{};
+};
+
+using Words = std::vector<float>;
+struct Run {
+  int ranks = 1, data = 1, model = 1;
+  double clip = std::numeric_limits<double>::infinity();
+};
+struct Result {
+  std::vector<Words> weights;  // of each layer
+  double norm = 0;
+};
+
+/// Trains for a few steps and returns the weights, by their layer.
+template <class Block, int Zero, class Schedule>
+Result train(const Run& run, const Schedule& schedule) {
+  using Training = distx::MeshParallel<Data, distx::ZeRO<Zero>>;
+  Result result;
+  result.weights.resize(layers);
+  std::mutex mutex;
+  toy::on_ranks(run.ranks * run.data * run.model, [&](distx::ThreadCommunicator& comm) {
+    const Grid grid(comm, {run.ranks, run.data * run.model});
+    const Mesh mesh(grid.along<Rest>(), {run.data, run.model});
+    const auto& plain = [&]() -> const distx::pipeline::Schedule& {
+      if constexpr (requires { schedule.schedule(); })
+        return schedule.schedule();
+      else
+        return schedule;
+    }();
+    std::vector<Stage<Block, Training>> stages;
+    distx::TensorParameterList<> weights;
+    const int chunks = plain.shape().chunks;
+    for (int chunk = 0; chunk < chunks; ++chunk)
+      stages.emplace_back(mesh, chunk * run.ranks + grid.template coordinate<Pipe>(), chunks * run.ranks)
+          .list(weights, micro_batches);
+    Training training(mesh, weights, distx::AdamW{}, {.bucket_bytes = 2048, .clip_norm = run.clip},
+                      grid.along<Pipe>());
+    distx::Pipeline pipeline(grid.along<Pipe>(), schedule, std::span<const Stage<Block, Training>>(stages), training);
+    for (int step = 0; step < steps; ++step) {
+      for (auto& stage : stages) stage.step = step;
+      pipeline.run();
+      training.step({.learning_rate = 1e-2});
+    }
+    const auto scope = training.evaluate();
+    for (const auto& stage : stages)
+      for (const auto& block : stage.blocks) {
+        block.for_each_parameter([&](const auto& parameter) {
+          const auto open = training.unshard(parameter);
+          const auto whole = distx::gather(parameter, 0);
+          const std::scoped_lock lock(mutex);
+          auto& into = result.weights[static_cast<std::size_t>(parameter.name()[5] - '0')];
+          into.insert(into.end(), whole.values().begin(), whole.values().end());
+          result.norm = training.gradient_norm();
+        });
+      }
+  });
+  return result;
+}
+
+template <class Block, int Zero>
+void check_same(const Run& run) {
+  using namespace distx::pipeline;
+  CAPTURE(run.ranks);
+  CAPTURE(run.data);
+  CAPTURE(run.model);
+  CAPTURE(Zero);
+  const auto alone = train<Plain, Zero>({.data = run.data, .model = run.model, .clip = run.clip}, gpipe(1, micro_batches));
+  REQUIRE(alone.weights[layers - 1].size() > 500);
+  const auto same = [&](const Result& found) {
+    bool all = found.norm == alone.norm;
+    for (std::size_t i = 0; i < layers; ++i) all = all && toy::same_bits(found.weights[i], alone.weights[i]);
+    return all;
+  };
+  CHECK(same(train<Block, Zero>(run, gpipe(run.ranks, micro_batches))));
+  CHECK(same(train<Block, Zero>(run, one_forward_one_backward(run.ranks, micro_batches))));
+  CHECK(same(train<Block, Zero>(run, zero_bubble(run.ranks, micro_batches))));
+  if (run.ranks <= layers / 2) CHECK(same(train<Block, Zero>(run, interleaved(run.ranks, micro_batches, 2))));
+}
+
+TEST_CASE("Pipeline: every schedule trains to the bits of one stage, at every stage of ZeRO") {
+  check_same<Plain, 0>({.ranks = 1});
+  check_same<Plain, 0>({.ranks = 2});
+  check_same<Plain, 0>({.ranks = 4});
+  check_same<Plain, 1>({.ranks = 2, .data = 2});
+  check_same<Plain, 2>({.ranks = 2, .data = 2});
+  check_same<Plain, 3>({.ranks = 2, .data = 2});
+}
+TEST_CASE("Pipeline: with recomputation and tensor parallelism") {
+  check_same<Recomputed, 0>({.ranks = 2, .model = 2});
+  check_same<Recomputed, 3>({.ranks = 2, .data = 2, .model = 2});
+}
+TEST_CASE("Pipeline: the norm that clips gradients is that of all stages") {
+  check_same<Plain, 0>({.ranks = 2, .clip = 0.5});
+  check_same<Plain, 1>({.ranks = 2, .data = 2, .model = 2, .clip = 0.5});
+}
+
+}  // namespace
+
+}  // namespace pipeline_test
