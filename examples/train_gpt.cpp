@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Trains a GPT on the characters of text files or on tokens; data-parallel, or tensor-parallel as well.
+// Trains a GPT on the characters of text files or on tokens; data-parallel, or tensor- and pipeline-parallel as well.
 //   mpirun -np 2 build/examples/train_gpt --zero 3
 //   build/examples/train_gpt --backend threads --ranks 2 --precision bf16 --optimizer muon --text book.txt
 //   mpirun -np 4 build/examples/train_gpt --mesh data=2,model=2 --zero 1
+//   mpirun -np 4 build/examples/train_gpt --mesh pipeline=2,data=2,model=1 --accumulate 4 --schedule zb-h1
 //   build/examples/train_gpt --fake 16384 --rank 7123 --zero 3
 //   build/examples/train_gpt --fake 2 --calibration gloo.json --plan
 //   mpirun -np 2 build/examples/train_gpt --model gpt2 --tokens train.bin --context 256 --save-model tuned
@@ -39,6 +40,7 @@
 #include "models/gpt2_folder.hpp"
 #include "models/gpt_sample.hpp"
 #include "models/mesh_gpt.hpp"
+#include "models/pipelined_gpt.hpp"
 
 namespace {
 
@@ -238,6 +240,56 @@ std::string weights_hash(const examples::BasicGpt<Weight>& model, Training& trai
   return hash.text();
 }
 
+/// Of the sequences of each batch, which all stages of a pipeline pass at once. Collective over them and `comm`.
+template <class Weight, class Split, bool Recompute, class Training>
+double held_out_loss(distx::AnyCommunicator<>& comm,
+                     examples::PipelinedGpt<Weight, Split, Recompute, Training>& model, Training& training,
+                     const examples::TokenSpan& text, std::size_t length) {
+  constexpr std::size_t at_once = 16;
+  const auto scope = training.evaluate();
+  const std::size_t count = (text.size() - 1) / length;
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  double sum = 0;
+  for (std::size_t begin = 0; begin < count; begin += ranks * at_once) {
+    std::vector<std::size_t> places;
+    for (std::size_t i = begin + static_cast<std::size_t>(comm.rank()); i < std::min(count, begin + ranks * at_once);
+         i += ranks)
+      places.push_back(i * length);
+    const std::size_t counted = places.size();
+    places.resize(at_once);  // the stages expect batches of one size
+    sum += model.evaluate(examples::sequences(text, places, length), counted, training);
+  }
+  distx::all_reduce(comm, sum, distx::sum);
+  return sum / static_cast<double>(count);
+}
+
+/// At rank 0, which gets the weights stage by stage.
+template <class Weight, class Split, bool Recompute, class Training>
+std::string weights_hash(examples::PipelinedGpt<Weight, Split, Recompute, Training>& model, Training& training) {
+  const auto scope = training.evaluate();
+  examples::WeightsHash hash;
+  auto& along = model.along();
+  for (const auto& stage : model.stages())
+    for (int owner = 0; owner < along.size(); ++owner) {
+      std::vector<Weight> weights;
+      if (owner == along.rank())
+        stage.model().for_each_parameter([&](const auto& parameter) {
+          const auto scope_of_weight = training.unshard(parameter);
+          const auto whole = distx::gather(parameter, 0);
+          const bool copy = &parameter == static_cast<const void*>(stage.model().tied()) && owner > 0;
+          if (!copy) weights.insert(weights.end(), whole.values().begin(), whole.values().end());
+        });
+      std::uint64_t size = weights.size();
+      distx::broadcast(along, size, owner);
+      weights.resize(size);
+      if (size == 0) continue;
+      if (owner > 0 && owner == along.rank()) distx::send(along, weights, 0);
+      if (owner > 0 && along.rank() == 0) distx::receive(along, weights, owner);
+      if (along.rank() == 0) hash.add(std::span<const Weight>(weights));
+    }
+  return hash.text();
+}
+
 /// At rank 0.
 template <class Weight, class Split, bool Recompute, class Training>
 std::string weights_hash(const examples::MeshGpt<Weight, Split, Recompute>& model, Training& training) {
@@ -251,6 +303,12 @@ std::string weights_hash(const examples::MeshGpt<Weight, Split, Recompute>& mode
   return hash.text();
 }
 
+/// A pipeline writes none: its stages expect batches of one size.
+template <class Weight, class Split, bool Recompute, class Training>
+std::string write_sample(examples::PipelinedGpt<Weight, Split, Recompute, Training>&, Training&,
+                         const examples::Corpus&, const Settings&) {
+  return {};
+}
 template <class Model, class Training>
 std::string write_sample(Model& model, Training& training, const examples::Corpus& corpus, const Settings& settings) {
   const auto scope = training.evaluate();
@@ -292,6 +350,20 @@ auto pass_of(Model& model, Training& training, const Settings& settings) {
   };
 }
 
+/// Makes one training step and returns the mean loss of all ranks of `data`. Collective.
+template <class Model, class Training>
+double make_step(distx::AnyCommunicator<>& data, Model& model, Training& training, const Settings& settings,
+                 const std::vector<examples::TextBatch>& parts, double rate) {
+  return examples::train_step(data, training, parts, rate, pass_of(model, training, settings));
+}
+template <class Weight, class Split, bool Recompute, class Training>
+double make_step(distx::AnyCommunicator<>& data, examples::PipelinedGpt<Weight, Split, Recompute, Training>& model,
+                 Training& training, const Settings&, const std::vector<examples::TextBatch>& parts, double rate) {
+  const std::array whole{0};  // the pipeline divides the step itself
+  return examples::train_step(data, training, std::vector(whole.begin(), whole.end()), rate,
+                              [&](int, double) { return model.train(parts, training); });
+}
+
 /// @param data the ranks that batches are split over; a part of the ranks of `comm`
 /// @return whether all steps are made
 template <class Model, class Training>
@@ -313,7 +385,8 @@ bool train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
                                        [&](auto numbers) { return corpus.batch(numbers, length); });
                                  },
                                  {.workers = 0});
-  if (!settings.logits.empty()) write_logits(comm, model, training, corpus, length, settings.logits);
+  if constexpr (requires { model.logits({}, length, training); })
+    if (!settings.logits.empty()) write_logits(comm, model, training, corpus, length, settings.logits);
   const auto sent_at_first = metered.ledger();
 
   const bool speaks = comm.rank() == 0;
@@ -327,7 +400,6 @@ bool train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
   const std::size_t warm_up = settings.steps / 20;
   const auto rate =
       distx::schedules::warm_up(warm_up, distx::schedules::cosine(settings.training.rate(), settings.steps - warm_up));
-  const auto pass = pass_of(model, training, settings);
   std::vector<double> losses;
   auto at = settings.checkpoint.begin(training, sampler);
   while (at.steps < settings.steps) {
@@ -336,7 +408,7 @@ bool train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
       const auto parts = epoch.next();
       at.data = epoch.position();
       if (!parts) break;
-      losses.push_back(examples::train_step(data, training, *parts, rate(at.steps++), pass));
+      losses.push_back(make_step(data, model, training, settings, *parts, rate(at.steps++)));
       if (progress) progress->step(losses.back());
       if (settings.checkpoint.after_step(comm, training, at.steps, settings.steps, at.data)) {
         progress.reset();
@@ -381,9 +453,8 @@ void make_fake_steps(distx::AnyCommunicator<>& data, const Settings& settings, c
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = i % corpus.sequences(length);
   const auto parts = examples::micro_batches(numbers, settings.training.accumulate,
                                              [&](auto some) { return corpus.batch(some, length); });
-  const auto pass = pass_of(model, training, settings);
   const auto step = [&] {
-    static_cast<void>(examples::train_step(data, training, parts, settings.training.rate(), pass));
+    static_cast<void>(make_step(data, model, training, settings, parts, settings.training.rate()));
   };
   step();
   const auto before = metered.ledger();  // in the second step the order of units is known
@@ -418,21 +489,45 @@ template <class Weight, bool Recompute>
 void train_on_mesh(distx::AnyCommunicator<>& comm, const Settings& settings, const Task& task) {
   using Grid = examples::Grid;
   distx::Metered<distx::AnyCommunicator<>> metered(comm.share());
-  const Grid mesh(metered, settings.mesh.sizes(settings.training));
   using Split = distx::layers::TensorParallel<Grid, examples::Data, examples::Model>;
-  examples::MeshGpt<Weight, Split, Recompute> model(mesh, task.shape, settings.seed);
+  const auto sizes = settings.mesh.sizes(settings.training);
+  const auto training_of = [&](const Grid& mesh, const distx::TensorParameterList<>& parameters,
+                               distx::AnyCommunicator<>* stages) {
+    if constexpr (sizeof(Weight) == 2)
+      return examples::make_mesh_training<distx::Precision<Weight>>(mesh, parameters, settings.training, stages);
+    else
+      return examples::make_mesh_training<>(mesh, parameters, settings.training, stages);
+  };
   distx::TensorParameterList<> parameters;
   examples::WeightCounts weights;
+  if (settings.mesh.pipelined()) {
+    const distx::Mesh<examples::Stages, examples::InStage> all(metered, {sizes.pipeline, sizes.data * sizes.model});
+    auto& along = all.along<examples::Stages>();
+    const Grid mesh(all.along<examples::InStage>(), {sizes.data, sizes.model});
+    using Training = decltype(training_of(mesh, parameters, &along));
+    examples::PipelinedGpt<Weight, Split, Recompute, Training> model(
+        along, mesh, task.shape, settings.seed,
+        settings.mesh.schedule_of(sizes.pipeline, static_cast<int>(settings.training.accumulate)),
+        settings.mesh.untied);
+    model.list(parameters);
+    for (const auto& stage : model.stages())
+      stage.model().for_each_parameter([&](const auto& parameter) {
+        const bool copy = &parameter == static_cast<const void*>(stage.model().tied()) && along.rank() > 0;
+        if (!copy) weights.all += distx::volume(parameter.extents());
+      });
+    distx::all_reduce(along, weights.all, distx::sum);
+    auto training = training_of(mesh, parameters, &along);
+    train(comm, mesh.along<examples::Data>(), settings, task.corpus, model, training, weights, metered);
+    return;
+  }
+  const Grid mesh(metered, {sizes.data, sizes.model});
+  examples::MeshGpt<Weight, Split, Recompute> model(mesh, task.shape, settings.seed,
+                                                    {.untied = settings.mesh.untied});
   model.for_each_parameter([&](const auto& parameter) {
     parameters.add(parameter);
     weights.all += distx::volume(parameter.extents());
   });
-  auto training = [&] {
-    if constexpr (sizeof(Weight) == 2)
-      return examples::make_mesh_training<distx::Precision<Weight>>(mesh, parameters, settings.training);
-    else
-      return examples::make_mesh_training<>(mesh, parameters, settings.training);
-  }();
+  auto training = training_of(mesh, parameters, nullptr);
   auto& data = mesh.along<examples::Data>();
   if (settings.fake > 0) return make_fake_steps(data, settings, task.corpus, model, training, weights, metered);
   train(comm, data, settings, task.corpus, model, training, weights, metered);
@@ -566,6 +661,11 @@ void run(distx::AnyConnector& connector, const Settings& settings) {
       throw distx::InvalidArgument("--plan supports neither --mesh nor --reproducible: omit them");
     settings.training.check("--batch", settings.batch);
     if (settings.mesh.given()) (void)settings.mesh.sizes(settings.training);
+    for (const auto& [flag, given] :
+         {std::pair("--checkpoint", !settings.checkpoint.directory.empty()),
+          std::pair("--logits", !settings.logits.empty()), std::pair("--fake", settings.fake > 0)})
+      if (settings.mesh.pipelined() && given)
+        throw distx::InvalidArgument(std::string(flag) + " does not support pipelines: omit it, or pipeline= of --mesh");
     for (const auto& [flag, value] :
          {std::pair("--model", settings.model), std::pair("--save-model", settings.save_model)})
       if (settings.mesh.given() && !value.empty())

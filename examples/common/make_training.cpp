@@ -74,11 +74,13 @@ BorrowedTraining make_training(distx::AnyCommunicator<> comm, const std::vector<
 
 template <class... Policies>
 MeshTraining<Policies...> make_mesh_training(const Grid& mesh, const distx::TensorParameterList<>& parameters,
-                                             const TrainingFlags& flags) {
+                                             const TrainingFlags& flags, distx::AnyCommunicator<>* stages) {
   using Training = MeshTraining<Policies...>;
   return with_optimizer(flags, [&]<class Optimizer>(const Optimizer& optimizer) -> Training {
     if constexpr (!distx::ElementwiseOptimizer<Optimizer>)
       throw distx::Error("this optimizer looks at whole weights");
+    else if (stages != nullptr)
+      return Training(typename Training::Whole(mesh, parameters, optimizer, options_of(flags), *stages));
     else if (flags.accumulate == 1)
       return Training(typename Training::Whole(mesh, parameters, optimizer, options_of(flags)));
     else
@@ -86,10 +88,12 @@ MeshTraining<Policies...> make_mesh_training(const Grid& mesh, const distx::Tens
   });
 }
 
-template MeshTraining<> make_mesh_training(const Grid&, const distx::TensorParameterList<>&, const TrainingFlags&);
+template MeshTraining<> make_mesh_training(const Grid&, const distx::TensorParameterList<>&, const TrainingFlags&,
+                                           distx::AnyCommunicator<>*);
 template MeshTraining<distx::Precision<distx::bfloat16>> make_mesh_training(const Grid&,
                                                                             const distx::TensorParameterList<>&,
-                                                                            const TrainingFlags&);
+                                                                            const TrainingFlags&,
+                                                                            distx::AnyCommunicator<>*);
 
 distx::TrainingPlan plan(const TrainingFlags& flags, const WeightCounts& weights, int ranks, bool share_memory) {
   const auto one = [&]<class Optimizer>(std::size_t count, const Optimizer&) {

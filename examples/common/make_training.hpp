@@ -33,10 +33,11 @@ struct WeightCounts {
 };
 
 /// The same of weights that are split over a mesh.
+/// @param stages  the ranks that hold the other stages of a pipeline, or null
 /// @pre MeshFlag::sizes has seen the flags
 template <class... Policies>
 MeshTraining<Policies...> make_mesh_training(const Grid& mesh, const distx::TensorParameterList<>& parameters,
-                                             const TrainingFlags& flags);
+                                             const TrainingFlags& flags, distx::AnyCommunicator<>* stages = nullptr);
 
 /// Returns the memory and traffic of each rank that the formula predicts for these flags.
 /// @param share_memory  whether the ranks can read each other's memory

@@ -25,26 +25,53 @@ int take(std::string_view& text, std::string_view name) {
 }  // namespace
 
 void MeshFlag::describe(CLI::App& app) {
-  app.add_option(
-      "--mesh", text,
-      "mesh of ranks that batches and weights are split over, such as data=2,model=2 [default: only batches]");
+  auto* mesh = app.add_option("--mesh", text,
+                              "mesh of ranks that batches and weights are split over, such as data=2,model=2; with "
+                              "pipeline=2 before it, blocks are too [default: only batches]");
+  app.add_option("--schedule", schedule, "of the pipeline's micro-batches: gpipe, 1f1b, interleaved or zb-h1")
+      ->needs(mesh)
+      ->check(CLI::IsMember({"gpipe", "1f1b", "interleaved", "zb-h1"}))
+      ->capture_default_str();
+  app.add_option("--chunks", chunks, "stages of each rank, with an interleaved schedule")
+      ->needs(mesh)
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_flag("--untied", untied, "the output layer has a table of its own, instead of the embedding's")->needs(mesh);
 }
 
-std::array<int, 2> MeshFlag::sizes(const TrainingFlags& training) const {
+std::variant<distx::pipeline::Schedule, distx::pipeline::SplitSchedule> MeshFlag::schedule_of(int ranks,
+                                                                                              int micro_batches) const {
+  if (schedule == "gpipe") return distx::pipeline::gpipe(ranks, micro_batches);
+  if (schedule == "interleaved") return distx::pipeline::interleaved(ranks, micro_batches, chunks);
+  if (schedule == "zb-h1") return distx::pipeline::zero_bubble(ranks, micro_batches);
+  return distx::pipeline::one_forward_one_backward(ranks, micro_batches);
+}
+
+MeshSizes MeshFlag::sizes(const TrainingFlags& training) const {
   std::string_view left = text;
-  const int data = take(left, "data");
-  const bool apart = left.substr(0, 1) == ",";
-  if (apart) left.remove_prefix(1);
-  const int model = apart ? take(left, "model") : 0;
-  if (data == 0 || model == 0 || !left.empty())
+  MeshSizes sizes;
+  bool valid = true;
+  const auto next = [&](std::string_view name) {
+    const int size = take(left, name);
+    valid = valid && size > 0 && left.substr(0, 1) == ",";
+    if (!left.empty()) left.remove_prefix(1);
+    return size;
+  };
+  if (pipelined()) sizes.pipeline = next("pipeline");
+  sizes.data = next("data");
+  valid = valid && !left.empty();
+  sizes.model = valid ? take(left, "model") : 0;
+  if (sizes.model == 0 || !left.empty())
     throw distx::InvalidArgument("invalid --mesh " + text +
-                                 ": give data=2,model=2, the numbers of ranks that batches and weights are split over");
+                                 ": give data=2,model=2, the numbers of ranks that batches and weights are split over, "
+                                 "or pipeline=2,data=2,model=2");
+  if (pipelined()) static_cast<void>(schedule_of(sizes.pipeline, static_cast<int>(training.accumulate)));
   if (training.reproducible)
     throw distx::InvalidArgument("--mesh does not support --reproducible: leave one of them out");
   if (training.optimizer != "adamw" && training.optimizer != "sgd")
     throw distx::InvalidArgument("--mesh does not support --optimizer " + training.optimizer +
                                  ", which needs whole weights: use --optimizer adamw or sgd");
-  return {data, model};
+  return sizes;
 }
 
 }  // namespace examples

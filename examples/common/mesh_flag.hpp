@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
-#include <array>
 #include <string>
+#include <variant>
 
+#include <distx/parallel/pipeline/schedules.hpp>
 #include <distx/tensor.hpp>
 
 #include "training_flags.hpp"
@@ -14,15 +15,31 @@ namespace examples {
 struct Data {};
 struct Model {};
 using Grid = distx::Mesh<Data, Model>;
+/// The axes of all ranks of a pipeline: its stages, and a Grid for each.
+struct Stages {};
+struct InStage {};
 
-/// The flag that says over which mesh a model is split.
+/// Numbers of ranks.
+struct MeshSizes {
+  int pipeline = 1;
+  int data = 1, model = 1;
+};
+
+/// The flags that say over which mesh a model is split, and how a pipeline works.
 struct MeshFlag {
-  std::string text;  ///< `data=2,model=2`; nothing where it is not split
+  std::string text;  ///< `data=2,model=2` or `pipeline=2,data=2,model=2`; nothing where it is not split
+  std::string schedule = "1f1b";
+  int chunks = 2;       ///< stages of each rank, with an interleaved schedule
+  bool untied = false;  ///< a table of its own for the output layer
 
   void describe(CLI::App& app);
   [[nodiscard]] bool given() const { return !text.empty(); }
+  [[nodiscard]] bool pipelined() const { return text.starts_with("pipeline"); }
   /// @throws distx::InvalidArgument for an invalid mesh, or flags that a mesh does not support
-  [[nodiscard]] std::array<int, 2> sizes(const TrainingFlags& training) const;
+  [[nodiscard]] MeshSizes sizes(const TrainingFlags& training) const;
+  /// @throws distx::InvalidArgument for a schedule that does not support these numbers
+  [[nodiscard]] std::variant<distx::pipeline::Schedule, distx::pipeline::SplitSchedule> schedule_of(
+      int ranks, int micro_batches) const;
 };
 
 }  // namespace examples

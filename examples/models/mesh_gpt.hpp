@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -31,8 +32,18 @@ struct FirstWeights {
 template <class A, class B, class C, class D>
 FirstWeights(A, B, C, D) -> FirstWeights<A, B, C, D>;
 
+/// Which of equally many consecutive blocks of a Gpt a stage of a pipeline has.
+struct GptPart {
+  int index = 0;
+  int count = 1;
+  bool untied = false;  ///< whether the output layer has a table of its own, which is the embedding's at first
+
+  [[nodiscard]] bool first() const { return index == 0; }
+  [[nodiscard]] bool last() const { return index + 1 == count; }
+};
+
 /// The Gpt whose batches and weights are split over a mesh, with the same first weights; see
-/// distx::layers::TensorParallel.
+/// distx::layers::TensorParallel. Or a part of it: the first one has the embedding, the last one the output layer.
 ///
 /// The training is a distx::MeshParallel along the mesh's data axis, or looks like one.
 ///
@@ -53,29 +64,54 @@ class MeshGpt {
       std::conditional_t<Recompute, distx::layers::Activations<Stream>, typename TransformerBlock::activations>;
   /// The stream after the blocks, the same normalized, and the logits.
   using OfHead = distx::layers::Activations<Stream, Tensor<3, typename Split::tokens>, Tensor<3, Batches, Vocabulary>>;
+  using Output = distx::layers::ParallelOutput<Weight, Split>;
 
  public:
   using Scalar = float;
+  using Edge = Stream;  ///< between parts
+  using Table = typename Output::weight;
+
+  /// What the backward pass of the last part needs, besides what its blocks keep.
+  struct Head {
+    OfHead layers;
+    Tokens targets;
+    distx::DistTensor<double, 2, Mesh, distx::Layout<Batches>> log_sums;
+  };
   /// The arguments and results of a forward pass that its backward pass needs.
   struct Activations {
-    Tokens ids, targets;
+    Tokens ids;
     std::vector<OfBlock> blocks;
-    OfHead head;
-    distx::DistTensor<double, 2, Mesh, distx::Layout<Batches>> log_sums;
+    std::optional<Head> head{};  // of the last part
+  };
+  /// What a part's forward pass results in: the stream for the next part, or the losses of this rank's tokens.
+  struct Passed {
+    std::optional<Edge> output{};
+    std::vector<Scalar> losses{};
+    Activations activations;
   };
 
   /// @throws std::invalid_argument for a shape that is none
-  MeshGpt(const Mesh& mesh, const GptShape& shape, std::uint64_t seed)
-      : MeshGpt(mesh, checked_shape(shape), InitialWeights(seed)) {}
+  MeshGpt(const Mesh& mesh, const GptShape& shape, std::uint64_t seed, const GptPart& part = {})
+      : MeshGpt(mesh, checked_shape(shape), InitialWeights(seed), part) {}
 
   [[nodiscard]] const GptShape& shape() const { return shape_; }
 
   /// Calls f with each weight, in forward order: tensors of several types.
   template <class F>
   void for_each_parameter(F&& f) const {
-    embedding_.for_each_parameter(f);
+    if (embedding_) embedding_->for_each_parameter(f);
     for (const auto& block : blocks_) block.for_each_parameter(f);
-    norm_.for_each_parameter(f);
+    if (norm_) norm_->for_each_parameter(f);
+    if (output_) output_->for_each_parameter(f);
+  }
+  /// Returns the table that the first and the last part have a copy of, or null where this part has none.
+  [[nodiscard]] const Table* tied() const {
+    if (part_.untied || part_.count == 1) return nullptr;
+    return part_.first() ? &embedding_->tokens() : part_.last() ? &output_->tokens() : nullptr;
+  }
+  /// Returns the extents of the stream between parts.
+  [[nodiscard]] typename Edge::spec_type edge_spec(std::size_t sequences, std::size_t length) const {
+    return {mesh_, {sequences * places(), length, shape_.width}};
   }
 
   /// Returns the logits of each next token: vocabulary × tokens.
@@ -83,7 +119,8 @@ class MeshGpt {
   ///        sequences on ranks whose coordinates differ only on the model axis
   template <class Training>
   const Matrix<Scalar>& logits(std::span<const Token> tokens, std::size_t length, Training& training) {
-    const auto head = run(tokens, length, training).head;
+    auto stream = run(std::nullopt, tokens, length, training).stream;
+    const auto head = run_head(std::move(stream), training);
     const auto whole = distx::redistribute<Batches>(std::get<2>(head.kept()));
     matrix_ = Eigen::Map<const Matrix<Scalar>>(whole.local().data(), static_cast<Eigen::Index>(whole.extent(2)),
                                                static_cast<Eigen::Index>(tokens.size()));
@@ -94,37 +131,52 @@ class MeshGpt {
   template <class Training>
   distx::layers::Forward<Scalar, Activations> forward(std::span<const Token> tokens, std::span<const Token> targets,
                                                       std::size_t length, Training& training) const {
-    auto [ids, blocks, head] = run(tokens, length, training);
-    auto expected = distx::from_local<Batches>(mesh_, ids.extents(), targets);
-    auto entropies = distx::ops::cross_entropy(std::get<2>(head.kept()), expected);
-    const auto losses = entropies.losses.local();
-    const double sum = std::accumulate(losses.begin(), losses.end(), 0.0);
-    const auto mean = static_cast<Scalar>(sum / static_cast<double>(losses.size()));
-    return {mean,
-            {std::move(ids), std::move(expected), std::move(blocks), std::move(head), std::move(entropies.log_sums)}};
+    auto passed = forward_part(std::nullopt, tokens, targets, length, training);
+    const double sum = std::accumulate(passed.losses.begin(), passed.losses.end(), 0.0);
+    return {static_cast<Scalar>(sum / static_cast<double>(passed.losses.size())), std::move(passed.activations)};
   }
-
   /// Adds `share` times the gradients of the loss of that forward pass.
   template <class Training>
   void backward(Activations kept, Training& training, Scalar share = 1) const {
-    auto gradient = [&] {
-      const OfHead head = std::move(kept.head);
-      const auto& [stream, normal, logits] = head.kept();
-      const auto slopes = distx::full<Scalar, Batches>(mesh_, kept.ids.extents(),
-                                                       share / static_cast<Scalar>(kept.log_sums.local().size()));
-      const auto of_logits = distx::ops::cross_entropy_backward(logits, kept.targets, kept.log_sums, slopes);
-      return norm_.backward(stream, embedding_.logits_backward(normal, of_logits, training), training);
-    }();
+    static_cast<void>(backward_part(std::move(kept), std::nullopt, training, training, share));
+  }
+
+  /// Computes this part's forward pass.
+  /// @param input  the output of the part before; none at the first one
+  template <class Training>
+  Passed forward_part(std::optional<Edge> input, std::span<const Token> tokens, std::span<const Token> targets,
+                      std::size_t length, Training& training) const {
+    auto [ids, stream, blocks] = run(std::move(input), tokens, length, training);
+    if (!part_.last()) return {std::move(stream), {}, {std::move(ids), std::move(blocks)}};
+    auto layers = run_head(std::move(stream), training);
+    auto expected = distx::from_local<Batches>(mesh_, ids.extents(), targets);
+    auto entropies = distx::ops::cross_entropy(std::get<2>(layers.kept()), expected);
+    const auto losses = std::as_const(entropies.losses).local();
+    return {std::nullopt,
+            std::vector<Scalar>(losses.begin(), losses.end()),
+            {std::move(ids), std::move(blocks),
+             Head{std::move(layers), std::move(expected), std::move(entropies.log_sums)}}};
+  }
+  /// Computes the gradient of this part's input, and of `share` times the loss those of its weights.
+  /// @param gradient  of the output; none at the last part
+  /// @param of_table  the training for the gradients of the table of tokens
+  /// @return none at the first part
+  template <class Training, class TableTraining>
+  std::optional<Edge> backward_part(Activations kept, std::optional<Edge> gradient, Training& training,
+                                    TableTraining& of_table, Scalar share) const {
+    if (part_.last()) gradient.emplace(head_backward(*std::exchange(kept.head, {}), training, of_table, share));
     for (std::size_t i = blocks_.size(); i-- > 0;)
-      gradient = blocks_[i].backward(std::move(kept.blocks[i]), gradient, training);
-    embedding_.backward(kept.ids, gradient, training);
+      gradient.emplace(blocks_[i].backward(std::move(kept.blocks[i]), *gradient, training));
+    if (!part_.first()) return gradient;
+    embedding_->backward(kept.ids, *gradient, of_table);
+    return std::nullopt;
   }
 
  private:
   struct Pass {
     Tokens ids;
+    Stream stream;
     std::vector<OfBlock> blocks;
-    OfHead head;
   };
   using Values = std::shared_ptr<const std::vector<float>>;
 
@@ -144,11 +196,21 @@ class MeshGpt {
     return [=](const distx::Extents<3>& index) { return (*values)[index[2] * width + index[0] * size + index[1]]; };
   }
 
-  MeshGpt(const Mesh& mesh, const GptShape& shape, InitialWeights initial)
-      : mesh_(mesh), shape_(shape), embedding_(embedding(mesh, shape, initial)), norm_("norm", mesh, shape.width) {
+  MeshGpt(const Mesh& mesh, const GptShape& shape, InitialWeights initial, const GptPart& part)
+      : mesh_(mesh), shape_(shape), part_(part) {
+    // Every part draws the numbers of all, and keeps its own.
     const std::size_t width = shape.width, size = width / shape.heads;
     const auto deviation = [](std::size_t inputs) { return 0.5 / std::sqrt(static_cast<double>(inputs)); };
     const double residual = std::sqrt(2.0 * static_cast<double>(shape.layers));
+    constexpr double of_embedding = 0.02;
+    const auto tokens = numbers(initial, shape.vocabulary * width, of_embedding);
+    const auto positions = numbers(initial, shape.context * width, of_embedding);
+    if (part.first())
+      embedding_.emplace("embedding", mesh, shape.vocabulary, shape.context, width, alike(tokens, width),
+                         alike(positions, width), part.count == 1 && !part.untied ? 2 : 1);
+    const auto bound = [&](int index) {
+      return shape.layers * static_cast<std::size_t>(index) / static_cast<std::size_t>(part.count);
+    };
     blocks_.reserve(shape.layers);
     for (std::size_t i = 0; i < shape.layers; ++i) {
       const auto values = [&](std::size_t count, double of) { return numbers(initial, count, of); };
@@ -156,34 +218,29 @@ class MeshGpt {
       const auto out = values(width * width, deviation(width) / residual);
       const auto wide = values(4 * width * width, deviation(width));
       const auto narrow = values(4 * width * width, deviation(4 * width) / residual);
-      blocks_.emplace_back("block" + std::to_string(i), mesh, width, shape.heads,
-                           FirstWeights{projections(in, width, size), outputs(out, width, size),
-                                        transposed(wide, width), transposed(narrow, 4 * width)});
+      if (i >= bound(part.index) && i < bound(part.index + 1))
+        blocks_.emplace_back("block" + std::to_string(i), mesh, width, shape.heads,
+                             FirstWeights{projections(in, width, size), outputs(out, width, size),
+                                          transposed(wide, width), transposed(narrow, 4 * width)});
     }
+    if (!part.last()) return;
+    norm_.emplace("norm", mesh, width);
+    if (part.untied || part.count > 1)
+      output_.emplace(part.untied ? "output.tokens" : "embedding.tokens", mesh, shape.vocabulary, width,
+                      alike(tokens, width));
   }
   static Values numbers(InitialWeights& initial, std::size_t count, double deviation) {
     return std::make_shared<const std::vector<float>>(initial.numbers<float>(count, deviation));
   }
-  static distx::layers::ParallelEmbedding<Weight, Split> embedding(const Mesh& mesh, const GptShape& shape,
-                                                                   InitialWeights& initial) {
-    constexpr double deviation = 0.02;
-    const auto tokens = numbers(initial, shape.vocabulary * shape.width, deviation);
-    const auto places = numbers(initial, shape.context * shape.width, deviation);
-    return {"embedding",
-            mesh,
-            shape.vocabulary,
-            shape.context,
-            shape.width,
-            alike(tokens, shape.width),
-            alike(places, shape.width)};
-  }
 
+  [[nodiscard]] std::size_t places() const {
+    return static_cast<std::size_t>(mesh_.template size<typename Split::data>());
+  }
   template <class Training>
-  Pass run(std::span<const Token> tokens, std::size_t length, Training& training) const {
+  Pass run(std::optional<Stream> input, std::span<const Token> tokens, std::size_t length, Training& training) const {
     check_tokens(shape_, tokens, length);
-    const auto places = static_cast<std::size_t>(mesh_.template size<typename Split::data>());
-    auto ids = distx::from_local<Batches>(mesh_, distx::Extents<2>{tokens.size() / length * places, length}, tokens);
-    Stream stream = embedding_.forward(ids, training);
+    auto ids = distx::from_local<Batches>(mesh_, distx::Extents<2>{tokens.size() / length * places(), length}, tokens);
+    Stream stream = part_.first() ? Stream(embedding_->forward(ids, training)) : *std::exchange(input, {});
     std::vector<OfBlock> of_blocks;
     of_blocks.reserve(blocks_.size());
     for (const auto& block : blocks_) {
@@ -191,17 +248,32 @@ class MeshGpt {
       stream = std::move(output);
       of_blocks.push_back(std::move(kept));
     }
-    auto normal = distx::redistribute<typename Split::tokens>(norm_.forward(stream, training));
-    auto logits = embedding_.logits(normal, training);
-    return {std::move(ids), std::move(of_blocks),
-            OfHead(training, std::move(stream), std::move(normal), std::move(logits))};
+    return {std::move(ids), std::move(stream), std::move(of_blocks)};
+  }
+  template <class Training>
+  OfHead run_head(Stream stream, Training& training) const {
+    auto normal = distx::redistribute<typename Split::tokens>(norm_->forward(stream, training));
+    auto logits = output_ ? output_->logits(normal, training) : embedding_->logits(normal, training);
+    return OfHead(training, std::move(stream), std::move(normal), std::move(logits));
+  }
+  template <class Training, class TableTraining>
+  Stream head_backward(Head head, Training& training, TableTraining& of_table, Scalar share) const {
+    const auto& [stream, normal, logits] = head.layers.kept();
+    const auto slopes = distx::full<Scalar, Batches>(mesh_, head.targets.extents(),
+                                                     share / static_cast<Scalar>(head.log_sums.local().size()));
+    const auto of_logits = distx::ops::cross_entropy_backward(logits, head.targets, head.log_sums, slopes);
+    const auto of_normal = output_ ? output_->logits_backward(normal, of_logits, of_table)
+                                   : embedding_->logits_backward(normal, of_logits, of_table);
+    return norm_->backward(stream, of_normal, training);
   }
 
   Mesh mesh_;
   GptShape shape_;
-  distx::layers::ParallelEmbedding<Weight, Split> embedding_;
+  GptPart part_;
+  std::optional<distx::layers::ParallelEmbedding<Weight, Split>> embedding_{};
   std::vector<Block> blocks_;
-  distx::layers::ParallelLayerNorm<Weight, Split> norm_;
+  std::optional<distx::layers::ParallelLayerNorm<Weight, Split>> norm_{};
+  std::optional<Output> output_{};
   Matrix<Scalar> matrix_;
 };
 

@@ -7,9 +7,10 @@
 #include <distx/parallel/pipeline/pipeline.hpp>
 #include <distx/tensor.hpp>
 
+#include <atomic>
 #include <functional>
 #include <mutex>
-#include <thread>
+#include <stdexcept>
 
 #include "toy.hpp"
 #include "words_thrown.hpp"
@@ -209,6 +210,114 @@ TEST_CASE("Pipeline: with recomputation and tensor parallelism") {
 TEST_CASE("Pipeline: the norm that clips gradients is that of all stages") {
   check_same<Plain, 0>({.ranks = 2, .clip = 0.5});
   check_same<Plain, 1>({.ranks = 2, .data = 2, .model = 2, .clip = 0.5});
+}
+
+/// Makes a pipeline of 1F1B on each of two or more ranks and calls f(comm, stage, training, pipeline).
+template <class F>
+void on_stages(int ranks, int data, F&& f) {
+  using Training = distx::MeshParallel<Data, distx::ZeRO<1>>;
+  toy::on_ranks(ranks * data, [&](distx::ThreadCommunicator& comm) {
+    const Grid grid(comm, {ranks, data});
+    const Mesh mesh(grid.along<Rest>(), {data, 1});
+    Stage<Plain, Training> stage(mesh, grid.coordinate<Pipe>(), ranks);
+    distx::TensorParameterList<> weights;
+    stage.list(weights, micro_batches);
+    Training training(mesh, weights, distx::SGD{}, {}, grid.along<Pipe>());
+    f(comm, grid, stage, training);
+  });
+}
+const auto f1b1 = [](int ranks) { return distx::pipeline::one_forward_one_backward(ranks, micro_batches); };
+
+TEST_CASE("Pipeline: an exception at any micro-batch of any stage ends the step on every rank with its words") {
+  for (const bool backward : {false, true})
+    for (const int failing : {0, 1, 2, 3})
+      for (const int micro_batch : {0, 3}) {
+        CAPTURE(backward);
+        CAPTURE(failing);
+        CAPTURE(micro_batch);
+        std::atomic<int> told = 0, own = 0;
+        on_stages(2, 2, [&](auto& comm, auto& grid, auto& stage, auto& training) {
+          if (comm.rank() == failing)
+            (backward ? stage.on_backward : stage.on_forward) = [&](int at) {
+              if (at == micro_batch) throw std::runtime_error("no data");
+            };
+          distx::Pipeline pipeline(grid.template along<Pipe>(), f1b1(2), stage, training);
+          try {
+            for (int step = 0; step < 2; ++step) {  // the last stage may have made all of the first step
+              pipeline.run();
+              training.step({.learning_rate = 1e-3});
+            }
+          } catch (const distx::Error& error) {
+            told += std::string(error.what()).find("no data") != std::string::npos ? 1 : 0;
+          } catch (const std::runtime_error&) {
+            ++own;
+          }
+        });
+        CHECK(own == 1);
+        CHECK(told == 3);
+      }
+}
+
+TEST_CASE("Pipeline: ranks with different schedules, or tensors, get an error that names the difference") {
+  on_stages(2, 1, [&](auto& comm, auto& grid, auto& stage, auto& training) {
+    const auto mine = comm.rank() == 0 ? f1b1(2) : distx::pipeline::gpipe(2, micro_batches);
+    const auto text = test::words_thrown<distx::MismatchError>(
+        [&] { distx::Pipeline pipeline(grid.template along<Pipe>(), mine, stage, training); });
+    CHECK(text.find("the schedule differs: rank 0 has 1F1B of 4 micro-batches, 1 stages on each rank; rank 1 has GPipe") !=
+          std::string::npos);
+  });
+  on_stages(2, 1, [&](auto& comm, auto& grid, auto& stage, auto& training) {
+    const auto valid = f1b1(2);
+    distx::pipeline::Steps lists{valid.steps(0), valid.steps(1)};
+    if (comm.rank() == 1) std::swap(lists[0][1], lists[0][2]);  // sends later, which is valid
+    const distx::pipeline::Schedule mine("mine", valid.shape(), std::move(lists));
+    const auto text = test::words_thrown<distx::MismatchError>(
+        [&] { distx::Pipeline pipeline(grid.template along<Pipe>(), mine, stage, training); });
+    CHECK(text.find("step 1 of rank 0 differs: rank 0 has send output of micro-batch 0 in chunk 0; rank 1 has forward") !=
+          std::string::npos);
+  });
+}
+
+TEST_CASE("Pipeline: a schedule for other ranks or stages is refused, and so is one that splits without saying so") {
+  on_stages(2, 1, [&](auto&, auto& grid, auto& stage, auto& training) {
+    auto& along = grid.template along<Pipe>();
+    CHECK(test::words_thrown<distx::InvalidArgument>([&] {
+            distx::Pipeline pipeline(along, f1b1(3), stage, training);
+          }).find("schedule '1F1B' is for 3 ranks with 1 stages each, and this rank has 1 of 2 ranks") !=
+          std::string::npos);
+    CHECK(test::words_thrown<distx::InvalidArgument>([&] {
+            distx::Pipeline pipeline(along, distx::pipeline::interleaved(2, 4, 2), stage, training);
+          }).find("is for 2 ranks with 2 stages each") != std::string::npos);
+    CHECK(test::words_thrown<distx::InvalidArgument>([&] {
+            distx::Pipeline pipeline(along, distx::pipeline::zero_bubble(2, 4).schedule(), stage, training);
+          }).find("splits backward passes: make a SplitSchedule of it") != std::string::npos);
+  });
+}
+
+TEST_CASE("Pipeline: at most as many micro-batches keep activations as the schedule says") {
+  for (const int ranks : {2, 4})
+    on_stages(ranks, 1, [&](auto&, auto& grid, auto& stage, auto& training) {
+      const auto bytes_of_one = [&] {
+        auto [output, kept] = stage.forward(std::nullopt, 0, training);
+        std::size_t bytes = 0;
+        for (const auto& block : kept.blocks) bytes += block.bytes();
+        return bytes;
+      };
+      const bool first = stage.first;
+      stage.first = true;  // so that it makes an input
+      const std::size_t one = bytes_of_one();
+      stage.first = first;
+      REQUIRE(training.memory().activations.peak == one);
+      const auto schedule = f1b1(ranks);
+      distx::Pipeline pipeline(grid.template along<Pipe>(), schedule, stage, training);
+      pipeline.run();
+      CHECK(training.memory().activations.peak ==
+            one * static_cast<std::size_t>(schedule.peak_alive(grid.template coordinate<Pipe>())));
+      CHECK(training.memory().activations.held == 0);
+      training.step({.learning_rate = 1e-3});
+      pipeline.run_forward();
+      CHECK(training.memory().activations.held == 0);
+    });
 }
 
 }  // namespace

@@ -40,57 +40,26 @@ struct PositionsGradient {
 
 namespace layers {
 
-/// Token and position embeddings, whose token table is sharded over the model axis and also serves as output layer
-/// (Press and Wolf, 2017, arXiv 1608.05859).
+/// The output layer of a transformer: a table (vocabulary, width), sharded over the model axis. Not tied to an
+/// embedding, or a copy of an embedding's table.
 /// @tparam T  the element type
 /// @tparam Split  a TensorParallel
 template <class T, class Split>
-class ParallelEmbedding {
+class ParallelOutput {
  public:
-  /// @param context  the maximum length of a sequence
-  /// @param tokens, positions  tokens(index) and positions(index) return the first weights at an index of (vocabulary,
-  ///   width) and (context, width)
-  template <class F, class G>
-  ParallelEmbedding(const std::string& name, const typename Split::mesh& mesh, std::size_t vocabulary,
-                    std::size_t context, std::size_t width, F tokens, G positions)
-      : tokens_(name + ".tokens", mesh, {vocabulary, width}, std::move(tokens), {.uses = 2}),
-        positions_(name + ".positions", mesh, {context, width}, std::move(positions)) {}
+  using weight = typename Split::template weight<T, 2, Shard<0, typename Split::model>>;
 
+  /// @param tokens  tokens(index) returns the first weight at an index of (vocabulary, width)
+  template <class F>
+  ParallelOutput(const std::string& name, const typename Split::mesh& mesh, std::size_t vocabulary, std::size_t width,
+                 F tokens, const ParameterOptions& options = {})
+      : tokens_(name, mesh, {vocabulary, width}, std::move(tokens), options) {}
+
+  [[nodiscard]] const weight& tokens() const noexcept { return tokens_; }
   /// Calls f(parameter) for every TensorParameter.
   template <class F>
   void for_each_parameter(F&& f) const {
     f(tokens_);
-    f(positions_);
-  }
-
-  /// Returns (batch, length, width) in the residual layout, from ids (batch, length). Collective over the model axis.
-  template <class Ids, class Training>
-  [[nodiscard]] auto forward(const Ids& ids, Training& training) const {
-    const auto weights = training.unshard(tokens_, positions_);
-    const auto rows = redistribute<typename Split::residual>(ops::embedding(ids, tokens_));  // one rank's, plus zeros
-    const auto& x = detail::computed(rows);
-    const std::size_t first = x.offset()[1];
-    return rules::apply<detail::AddPositions>(x, detail::computed(positions_), [&](auto in, auto table, auto out) {
-      for (std::size_t b = 0; b < in.extent(0); ++b)
-        for (std::size_t t = 0; t < in.extent(1); ++t)
-          for (std::size_t i = 0; i < in.extent(2); ++i) out(b, t, i) = in(b, t, i) + table(first + t, i);
-    });
-  }
-  /// Declares the gradients of both tables ready, from that of the result. Collective over the model axis.
-  template <class Ids, class G, class Training>
-  void backward(const Ids& ids, const G& gradient, Training& training) const {
-    const auto weights = training.unshard(tokens_, positions_);
-    training.ready(tokens_, ops::embedding_backward(detail::extents_of(tokens_), ids,
-                                                    redistribute<typename Split::tokens>(gradient)));
-    const std::size_t first = gradient.offset()[1];
-    training.ready(positions_, rules::apply<detail::PositionsGradient>(
-                                   detail::extents_of(positions_), gradient, [&](auto, auto terms, auto out) {
-                                     fill(typename G::space::stream{}, out.values(), 0);
-                                     for (std::size_t b = 0; b < terms.extent(0); ++b)
-                                       for (std::size_t t = 0; t < terms.extent(1); ++t)
-                                         for (std::size_t i = 0; i < terms.extent(2); ++i)
-                                           out(first + t, i) += terms(b, t, i);
-                                   }));
   }
 
   /// Returns the logits (batch, length, vocabulary), sharded in the last dimension, of tokens (batch, length, width).
@@ -111,7 +80,78 @@ class ParallelEmbedding {
   }
 
  private:
-  typename Split::template weight<T, 2, Shard<0, typename Split::model>> tokens_;
+  weight tokens_;
+};
+
+/// Token and position embeddings, whose token table is sharded over the model axis and also serves as output layer
+/// (Press and Wolf, 2017, arXiv 1608.05859).
+/// @tparam T  the element type
+/// @tparam Split  a TensorParallel
+template <class T, class Split>
+class ParallelEmbedding {
+ public:
+  /// @param context  the maximum length of a sequence
+  /// @param tokens, positions  tokens(index) and positions(index) return the first weights at an index of (vocabulary,
+  ///   width) and (context, width)
+  /// @param uses  of the token table in a step: 1 where `logits` is not called
+  template <class F, class G>
+  ParallelEmbedding(const std::string& name, const typename Split::mesh& mesh, std::size_t vocabulary,
+                    std::size_t context, std::size_t width, F tokens, G positions, int uses = 2)
+      : output_(name + ".tokens", mesh, vocabulary, width, std::move(tokens), {.uses = uses}),
+        positions_(name + ".positions", mesh, {context, width}, std::move(positions)) {}
+
+  /// Calls f(parameter) for every TensorParameter.
+  template <class F>
+  void for_each_parameter(F&& f) const {
+    f(tokens());
+    f(positions_);
+  }
+  [[nodiscard]] const auto& tokens() const noexcept { return output_.tokens(); }
+
+  /// Returns (batch, length, width) in the residual layout, from ids (batch, length). Collective over the model axis.
+  template <class Ids, class Training>
+  [[nodiscard]] auto forward(const Ids& ids, Training& training) const {
+    const auto weights = training.unshard(tokens(), positions_);
+    const auto rows = redistribute<typename Split::residual>(ops::embedding(ids, tokens()));  // one rank's, plus zeros
+    const auto& x = detail::computed(rows);
+    const std::size_t first = x.offset()[1];
+    return rules::apply<detail::AddPositions>(x, detail::computed(positions_), [&](auto in, auto table, auto out) {
+      for (std::size_t b = 0; b < in.extent(0); ++b)
+        for (std::size_t t = 0; t < in.extent(1); ++t)
+          for (std::size_t i = 0; i < in.extent(2); ++i) out(b, t, i) = in(b, t, i) + table(first + t, i);
+    });
+  }
+  /// Declares the gradients of both tables ready, from that of the result. Collective over the model axis.
+  template <class Ids, class G, class Training>
+  void backward(const Ids& ids, const G& gradient, Training& training) const {
+    const auto weights = training.unshard(tokens(), positions_);
+    training.ready(tokens(), ops::embedding_backward(detail::extents_of(tokens()), ids,
+                                                    redistribute<typename Split::tokens>(gradient)));
+    const std::size_t first = gradient.offset()[1];
+    training.ready(positions_, rules::apply<detail::PositionsGradient>(
+                                   detail::extents_of(positions_), gradient, [&](auto, auto terms, auto out) {
+                                     fill(typename G::space::stream{}, out.values(), 0);
+                                     for (std::size_t b = 0; b < terms.extent(0); ++b)
+                                       for (std::size_t t = 0; t < terms.extent(1); ++t)
+                                         for (std::size_t i = 0; i < terms.extent(2); ++i)
+                                           out(first + t, i) += terms(b, t, i);
+                                   }));
+  }
+
+  /// As ParallelOutput's. The first is local, the second collective over the model axis.
+  /// @{
+  template <class X, class Training>
+  [[nodiscard]] auto logits(const X& tokens, Training& training) const {
+    return output_.logits(tokens, training);
+  }
+  template <class X, class G, class Training>
+  [[nodiscard]] auto logits_backward(const X& tokens, const G& gradient, Training& training) const {
+    return output_.logits_backward(tokens, gradient, training);
+  }
+  /// @}
+
+ private:
+  ParallelOutput<T, Split> output_;
   typename Split::template weight<T, 2> positions_;
 };
 

@@ -54,12 +54,18 @@ constexpr auto one_chunk = [](int i, bool) { return std::pair(i, 0); };
 namespace pipeline {
 
 /// GPipe: all forward passes, then all backward passes. A rank keeps the activations of all micro-batches.
-/// @throws InvalidArgument unless both numbers are positive
-[[nodiscard]] constexpr Schedule gpipe(int ranks, int micro_batches) {
-  const Shape shape{ranks, micro_batches};
+/// @throws InvalidArgument unless all numbers are positive
+[[nodiscard]] constexpr Schedule gpipe(int ranks, int micro_batches, int chunks = 1) {
+  const Shape shape{ranks, micro_batches, chunks};
+  const int count = micro_batches * chunks;
   return {"GPipe", shape,
           detail::alternating(
-              shape, micro_batches, [=](int) { return micro_batches; }, detail::one_chunk, detail::whole_backward)};
+              shape, count, [=](int) { return count; },
+              [=](int i, bool backward) {
+                const int chunk = i / micro_batches;
+                return std::pair(i % micro_batches, backward ? chunks - 1 - chunk : chunk);
+              },
+              detail::whole_backward)};
 }
 
 /// 1F1B: each rank begins with the backward passes as early as it can. Rank r keeps the activations of at most
