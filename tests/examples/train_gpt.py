@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Runs train_gpt as a user would, and checks what it says.
 
-    tests/examples/train_gpt.py learns|agrees|repeats|stages|splits|costs|fakes|precision|resumes|models|refuses PROGRAM [--mpi]
+    tests/examples/train_gpt.py learns|agrees|repeats|stages|splits|pipelines|costs|fakes|precision|resumes|models|refuses PROGRAM [--mpi]
 
 learns: the loss on held-out text, and what the report has; agrees: the losses of several ranks with those of one;
 repeats: the same weights from the same seed; stages: all stages of ZeRO come to the same weights; splits: on a
-mesh, with the weights split, the losses are those of one process; costs: what each stage holds and sends is the
+mesh, with the weights split, the losses are those of one process; pipelines: so are those of pipelines, and the weights
+where none is tied; costs: what each stage holds and sends is the
 formula's; fakes: a fake rank holds and sends what the same rank of a real job does; precision: bfloat16 learns; resumes: killed in its midst and resumed, it
 comes to the weights of a run that was not; models: a model that is saved is loaded on any ranks at any stage;
 refuses: bad input ends every rank with status 1 or 2 and one line that says why.
@@ -135,6 +136,43 @@ def splits(how):
     for name, way in how.items():
         if name != "threads":
             check(name, way, 2, 2, 1)
+
+
+def pipelines(how):
+    """Global batches of 16 sequences in 4 micro-batches. Only the order of work differs where neither an axis nor a tied
+    table splits a sum."""
+    few = ["--steps", "3", "--sample", "0", "--clip", "0.5", "--accumulate", "4"]
+
+    def run(mesh, *flags, name="threads"):
+        stages, data, model = mesh
+        return report(how[name](stages * data * model), *few, "--batch", str(16 // data), "--mesh",
+                      f"pipeline={stages},data={data},model={model}", *flags)
+
+    def same_losses(what, alone, said, bound=1e-6):
+        agree(what, alone, said, "step_losses", bound)
+        agree(what, {"held out": [alone["held_out_loss"]]}, {"held out": [said["held_out_loss"]]}, "held out", bound)
+        if said["parameters"] != alone["parameters"]:
+            sys.exit(f"{what}: {said['parameters']} weights instead of {alone['parameters']}")
+
+    one = report(how["threads"](1), *few, "--batch", "16", "--mesh", "data=1,model=1", "--untied")
+    for data, model in ((1, 1), (2, 1), (1, 2)):
+        alone = one if data * model == 1 else run((1, data, model), "--untied")
+        same_losses(f"1 x {data} x {model}", one, alone)
+        runs = {"gpipe, recomputed": run((2, data, model), "--untied", "--schedule", "gpipe", "--recompute"),
+                "zb-h1, stage 3": run((2, data, model), "--untied", "--schedule", "zb-h1", "--zero", "3")}
+        if data * model == 1:
+            runs |= {"1f1b": run((2, 1, 1), "--untied"), "interleaved": run((2, 1, 1), "--untied", "--schedule", "interleaved"),
+                     "4 stages": run((4, 1, 1), "--untied"), "4 stages, zb-h1": run((4, 1, 1), "--untied", "--schedule", "zb-h1")}
+        same_weights({f"1 x {data} x {model}": alone, **runs})
+        for what, said in runs.items():
+            same_losses(what, alone, said)
+    tied = report(how["threads"](1), *few, "--batch", "16", "--mesh", "data=1,model=1")
+    for name in how:
+        same_losses(f"tied, 2 x 1 x 1, {name}", tied, run((2, 1, 1), name=name))
+    same_losses("tied, 4 x 1 x 2", tied, run((4, 1, 2), "--schedule", "interleaved", "--chunks", "1"))
+    same_losses("tied, 2 x 2 x 2, stage 2", tied, run((2, 2, 2), "--schedule", "zb-h1", "--zero", "2", "--recompute"))
+    short = report(how["threads"](1), *few, "--batch", "16", "--mesh", "data=1,model=1", "--precision", "bf16")
+    same_losses("bf16", short, run((2, 1, 1), "--precision", "bf16"), 1e-3)
 
 
 def costs(how):
@@ -271,6 +309,11 @@ def refuses(program, mpi):
             (["--recompute"], "--mesh"),
             (["--mesh", "data=1,model=2", "--optimizer", "lamb"], "use --optimizer adamw or sgd"),
             (["--mesh", "data=5,model=2"], "mesh 5 x 2 does not match"),
+            (["--mesh", "pipeline=2,data=1"], "invalid --mesh"),
+            (["--mesh", "pipeline=3,data=1,model=1"], "mesh 3 x 1 does not match"),
+            (["--mesh", "pipeline=1,data=1,model=1", "--fake", "4"], "--fake does not support pipelines"),
+            (["--mesh", "pipeline=2,data=1,model=1", "--schedule", "zb-h1"], "at least as many micro-batches as ranks"),
+            (["--schedule", "gpipe"], "--mesh"),
             (["--seed", "-1"], "--seed"),
             (["--clip", "0"], "give --clip a number above 0"),
             (["--precision", "f16"], "--precision"),
@@ -300,7 +343,7 @@ def refuses(program, mpi):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["learns", "agrees", "repeats", "stages", "splits", "costs", "fakes", "precision",
+    parser.add_argument("what", choices=["learns", "agrees", "repeats", "stages", "splits", "pipelines", "costs", "fakes", "precision",
                                           "resumes", "models", "refuses"])
     parser.add_argument("program")
     parser.add_argument("--mpi", action="store_true")
@@ -308,9 +351,10 @@ def main():
     if options.what == "refuses":
         refuses(options.program, options.mpi)
     else:
-        common = {"models": [], "learns": TINY, "precision": TINY, "resumes": TINY}.get(options.what, [*TINY, *SHORT])
+        common = {"models": [], "learns": TINY, "precision": TINY, "resumes": TINY,
+                  "pipelines": ["--layers", "4", *TINY[2:], *SHORT]}.get(options.what, [*TINY, *SHORT])
         how = ways(options.program, options.mpi, common)
-        {"fakes": functools.partial(fakes, program=options.program), "learns": learns, "agrees": agrees, "repeats": repeats, "stages": stages, "splits": splits,
+        {"fakes": functools.partial(fakes, program=options.program), "learns": learns, "agrees": agrees, "repeats": repeats, "stages": stages, "splits": splits, "pipelines": pipelines,
          "costs": costs, "precision": precision, "resumes": resumes, "models": models}[options.what](how)
 
 
