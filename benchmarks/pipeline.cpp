@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Times the steps of pipelines whose stages compute on devices, which leave the cores free, against the schedules' planned
-// times. benchmarks/pipeline.py runs PyTorch's in turn.
+// Times the steps of pipelines whose stages compute on devices, which leave the cores free, against the schedules'
+// planned times. benchmarks/pipeline.py runs PyTorch's in turn.
 #include <algorithm>
 #include <chrono>
 #include <optional>
@@ -109,7 +109,7 @@ void measure(Any& comm, const Mesh& mesh, const Settings& settings, const Schedu
     stages.push_back({mesh, settings.kib * 256, index == 0, index + 1 == count, durations});
   }
   NoTraining training;
-  distx::Pipeline pipeline(comm, schedule, std::span<const Stage>(stages), training);
+  distx::pipeline::Pipeline pipeline(comm, schedule, std::span<const Stage>(stages), training);
   std::vector<double> steps;
   for (int round = 0; round <= settings.rounds; ++round) {
     distx::barrier(comm);
@@ -146,11 +146,11 @@ void run(int argc, char** argv, const Settings& settings) {
     const Mesh mesh(own, {1});
     const int ranks = comm.size(), count = settings.micro_batches;
     if (comm.rank() == 0)
-      fmt::print("{}, {} stages, {} micro-batches, {} KiB between stages\n", comm.backend(), ranks, count, settings.kib);
+      fmt::print("{}, {} stages, {} micro-batches, {} KiB between stages\n", comm.backend(), ranks, count,
+                 settings.kib);
     measure(comm, mesh, settings, distx::pipeline::gpipe(ranks, count));
     measure(comm, mesh, settings, distx::pipeline::one_forward_one_backward(ranks, count));
-    if (count % ranks == 0)
-      measure(comm, mesh, settings, distx::pipeline::interleaved(ranks, count, settings.chunks));
+    if (count % ranks == 0) measure(comm, mesh, settings, distx::pipeline::interleaved(ranks, count, settings.chunks));
     if (count >= ranks) measure(comm, mesh, settings, distx::pipeline::zero_bubble(ranks, count));
   });
 }

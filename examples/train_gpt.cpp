@@ -242,9 +242,8 @@ std::string weights_hash(const examples::BasicGpt<Weight>& model, Training& trai
 
 /// Of the sequences of each batch, which all stages of a pipeline pass at once. Collective over them and `comm`.
 template <class Weight, class Split, bool Recompute, class Training>
-double held_out_loss(distx::AnyCommunicator<>& comm,
-                     examples::PipelinedGpt<Weight, Split, Recompute, Training>& model, Training& training,
-                     const examples::TokenSpan& text, std::size_t length) {
+double held_out_loss(distx::AnyCommunicator<>& comm, examples::PipelinedGpt<Weight, Split, Recompute, Training>& model,
+                     Training& training, const examples::TokenSpan& text, std::size_t length) {
   constexpr std::size_t at_once = 16;
   const auto scope = training.evaluate();
   const std::size_t count = (text.size() - 1) / length;
@@ -521,8 +520,7 @@ void train_on_mesh(distx::AnyCommunicator<>& comm, const Settings& settings, con
     return;
   }
   const Grid mesh(metered, {sizes.data, sizes.model});
-  examples::MeshGpt<Weight, Split, Recompute> model(mesh, task.shape, settings.seed,
-                                                    {.untied = settings.mesh.untied});
+  examples::MeshGpt<Weight, Split, Recompute> model(mesh, task.shape, settings.seed, {.untied = settings.mesh.untied});
   model.for_each_parameter([&](const auto& parameter) {
     parameters.add(parameter);
     weights.all += distx::volume(parameter.extents());
@@ -665,7 +663,8 @@ void run(distx::AnyConnector& connector, const Settings& settings) {
          {std::pair("--checkpoint", !settings.checkpoint.directory.empty()),
           std::pair("--logits", !settings.logits.empty()), std::pair("--fake", settings.fake > 0)})
       if (settings.mesh.pipelined() && given)
-        throw distx::InvalidArgument(std::string(flag) + " does not support pipelines: omit it, or pipeline= of --mesh");
+        throw distx::InvalidArgument(std::string(flag) +
+                                     " does not support pipelines: omit it, or pipeline= of --mesh");
     for (const auto& [flag, value] :
          {std::pair("--model", settings.model), std::pair("--save-model", settings.save_model)})
       if (settings.mesh.given() && !value.empty())

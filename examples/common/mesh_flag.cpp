@@ -36,7 +36,7 @@ void MeshFlag::describe(CLI::App& app) {
       ->needs(mesh)
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  app.add_flag("--untied", untied, "the output layer has a table of its own, instead of the embedding's")->needs(mesh);
+  app.add_flag("--untied", untied, "the output layer does not share the embedding's table")->needs(mesh);
 }
 
 std::variant<distx::pipeline::Schedule, distx::pipeline::SplitSchedule> MeshFlag::schedule_of(int ranks,

@@ -30,7 +30,7 @@ struct MeshFlag {
   std::string text;  ///< `data=2,model=2` or `pipeline=2,data=2,model=2`; nothing where it is not split
   std::string schedule = "1f1b";
   int chunks = 2;       ///< stages of each rank, with an interleaved schedule
-  bool untied = false;  ///< a table of its own for the output layer
+  bool untied = false;  ///< the output layer does not share the embedding's table
 
   void describe(CLI::App& app);
   [[nodiscard]] bool given() const { return !text.empty(); }

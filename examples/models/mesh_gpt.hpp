@@ -36,7 +36,7 @@ FirstWeights(A, B, C, D) -> FirstWeights<A, B, C, D>;
 struct GptPart {
   int index = 0;
   int count = 1;
-  bool untied = false;  ///< whether the output layer has a table of its own, which is the embedding's at first
+  bool untied = false;  ///< whether the output layer has another table, at first with the embedding's values
 
   [[nodiscard]] bool first() const { return index == 0; }
   [[nodiscard]] bool last() const { return index + 1 == count; }
@@ -71,7 +71,7 @@ class MeshGpt {
   using Edge = Stream;  ///< between parts
   using Table = typename Output::weight;
 
-  /// What the backward pass of the last part needs, besides what its blocks keep.
+  /// The arguments of the last part's backward pass besides those of its blocks.
   struct Head {
     OfHead layers;
     Tokens targets;
@@ -83,7 +83,7 @@ class MeshGpt {
     std::vector<OfBlock> blocks;
     std::optional<Head> head{};  // of the last part
   };
-  /// What a part's forward pass results in: the stream for the next part, or the losses of this rank's tokens.
+  /// The results of a part's forward pass: the stream for the next part, or the losses of this rank's tokens.
   struct Passed {
     std::optional<Edge> output{};
     std::vector<Scalar> losses{};

@@ -23,7 +23,7 @@ struct PipelineStep {
   std::vector<std::vector<float>> losses{};
 };
 
-/// A part of a MeshGpt as a stage of a distx::Pipeline.
+/// A part of a MeshGpt as a stage of a distx::pipeline::Pipeline.
 template <class Weight, class Split, bool Recompute, class Training>
 class GptStage {
  public:
@@ -133,9 +133,9 @@ class PipelinedGpt {
       stage.model().for_each_parameter([&](const auto& parameter) {
         const void* const tied = stage.model().tied();
         if (&parameter == tied)
-          parameters.add(parameter, distx::StageUse{.counted = along_.rank() == 0});
+          parameters.add(parameter, distx::pipeline::StageUse{.counted = along_.rank() == 0});
         else
-          parameters.add(parameter, distx::StageUse{.micro_batches = plain().shape().micro_batches});
+          parameters.add(parameter, distx::pipeline::StageUse{.micro_batches = plain().shape().micro_batches});
       });
   }
   /// Makes the forward and backward passes of a step and returns this rank's mean loss. Collective over all stages.
@@ -157,8 +157,8 @@ class PipelinedGpt {
   /// all stages.
   double evaluate(const TextBatch& batch, std::size_t counted, Training& training) {
     begin({&batch, 1});
-    distx::Pipeline pass(along_, distx::pipeline::gpipe(along_.size(), 1, plain().shape().chunks),
-                         std::span<const Stage>(stages_), training);
+    distx::pipeline::Pipeline pass(along_, distx::pipeline::gpipe(along_.size(), 1, plain().shape().chunks),
+                                   std::span<const Stage>(stages_), training);
     pass.run_forward();
     double sum = 0;
     if (const auto& losses = step_.losses.front(); !losses.empty())
@@ -183,7 +183,7 @@ class PipelinedGpt {
   GptShape shape_;
   PipelineStep step_;
   std::vector<Stage> stages_;
-  std::optional<distx::Pipeline<Stage, Training>> pipeline_{};
+  std::optional<distx::pipeline::Pipeline<Stage, Training>> pipeline_{};
 };
 
 }  // namespace examples

@@ -312,7 +312,7 @@ def refuses(program, mpi):
             (["--mesh", "pipeline=2,data=1"], "invalid --mesh"),
             (["--mesh", "pipeline=3,data=1,model=1"], "mesh 3 x 1 does not match"),
             (["--mesh", "pipeline=1,data=1,model=1", "--fake", "4"], "--fake does not support pipelines"),
-            (["--mesh", "pipeline=2,data=1,model=1", "--schedule", "zb-h1"], "at least as many micro-batches as ranks"),
+            (["--mesh", "pipeline=2,data=1,model=1", "--schedule", "zb-h1"], "must not be below that of ranks"),
             (["--schedule", "gpipe"], "--mesh"),
             (["--seed", "-1"], "--seed"),
             (["--clip", "0"], "give --clip a number above 0"),

@@ -54,9 +54,8 @@ Edge made(const Mesh& mesh, double seed) {
 template <class Block, class Training>
 struct Stage {
   using edge = Edge;
-  using block_activations = decltype(std::declval<const Block&>()
-                                         .forward(std::declval<Edge>(), std::declval<Training&>())
-                                         .activations);
+  using block_activations =
+      decltype(std::declval<const Block&>().forward(std::declval<Edge>(), std::declval<Training&>()).activations);
   struct activations {
     std::vector<block_activations> blocks;
     std::optional<Edge> loss_gradient;
@@ -151,9 +150,9 @@ Result train(const Run& run, const Schedule& schedule) {
     for (int chunk = 0; chunk < chunks; ++chunk)
       stages.emplace_back(mesh, chunk * run.ranks + grid.template coordinate<Pipe>(), chunks * run.ranks)
           .list(weights, micro_batches);
-    Training training(mesh, weights, distx::AdamW{}, {.bucket_bytes = 2048, .clip_norm = run.clip},
-                      grid.along<Pipe>());
-    distx::Pipeline pipeline(grid.along<Pipe>(), schedule, std::span<const Stage<Block, Training>>(stages), training);
+    Training training(mesh, weights, distx::AdamW{}, {.bucket_bytes = 2048, .clip_norm = run.clip}, grid.along<Pipe>());
+    distx::pipeline::Pipeline pipeline(grid.along<Pipe>(), schedule, std::span<const Stage<Block, Training>>(stages),
+                                       training);
     for (int step = 0; step < steps; ++step) {
       for (auto& stage : stages) stage.step = step;
       pipeline.run();
@@ -182,7 +181,8 @@ void check_same(const Run& run) {
   CAPTURE(run.data);
   CAPTURE(run.model);
   CAPTURE(Zero);
-  const auto alone = train<Plain, Zero>({.data = run.data, .model = run.model, .clip = run.clip}, gpipe(1, micro_batches));
+  const auto alone =
+      train<Plain, Zero>({.data = run.data, .model = run.model, .clip = run.clip}, gpipe(1, micro_batches));
   REQUIRE(alone.weights[layers - 1].size() > 500);
   const auto same = [&](const Result& found) {
     bool all = found.norm == alone.norm;
@@ -241,7 +241,7 @@ TEST_CASE("Pipeline: an exception at any micro-batch of any stage ends the step 
             (backward ? stage.on_backward : stage.on_forward) = [&](int at) {
               if (at == micro_batch) throw std::runtime_error("no data");
             };
-          distx::Pipeline pipeline(grid.template along<Pipe>(), f1b1(2), stage, training);
+          distx::pipeline::Pipeline pipeline(grid.template along<Pipe>(), f1b1(2), stage, training);
           try {
             for (int step = 0; step < 2; ++step) {  // the last stage may have made all of the first step
               pipeline.run();
@@ -262,8 +262,9 @@ TEST_CASE("Pipeline: ranks with different schedules, or tensors, get an error th
   on_stages(2, 1, [&](auto& comm, auto& grid, auto& stage, auto& training) {
     const auto mine = comm.rank() == 0 ? f1b1(2) : distx::pipeline::gpipe(2, micro_batches);
     const auto text = test::words_thrown<distx::MismatchError>(
-        [&] { distx::Pipeline pipeline(grid.template along<Pipe>(), mine, stage, training); });
-    CHECK(text.find("the schedule differs: rank 0 has 1F1B of 4 micro-batches, 1 stages on each rank; rank 1 has GPipe") !=
+        [&] { distx::pipeline::Pipeline pipeline(grid.template along<Pipe>(), mine, stage, training); });
+    CHECK(text.find(
+              "the schedule differs: rank 0 has 1F1B of 4 micro-batches, 1 stages on each rank; rank 1 has GPipe") !=
           std::string::npos);
   });
   on_stages(2, 1, [&](auto& comm, auto& grid, auto& stage, auto& training) {
@@ -272,9 +273,10 @@ TEST_CASE("Pipeline: ranks with different schedules, or tensors, get an error th
     if (comm.rank() == 1) std::swap(lists[0][1], lists[0][2]);  // sends later, which is valid
     const distx::pipeline::Schedule mine("mine", valid.shape(), std::move(lists));
     const auto text = test::words_thrown<distx::MismatchError>(
-        [&] { distx::Pipeline pipeline(grid.template along<Pipe>(), mine, stage, training); });
-    CHECK(text.find("step 1 of rank 0 differs: rank 0 has send output of micro-batch 0 in chunk 0; rank 1 has forward") !=
-          std::string::npos);
+        [&] { distx::pipeline::Pipeline pipeline(grid.template along<Pipe>(), mine, stage, training); });
+    CHECK(
+        text.find("step 1 of rank 0 differs: rank 0 has send output of micro-batch 0 in chunk 0; rank 1 has forward") !=
+        std::string::npos);
   });
 }
 
@@ -282,19 +284,19 @@ TEST_CASE("Pipeline: a schedule for other ranks or stages is refused, and so is 
   on_stages(2, 1, [&](auto&, auto& grid, auto& stage, auto& training) {
     auto& along = grid.template along<Pipe>();
     CHECK(test::words_thrown<distx::InvalidArgument>([&] {
-            distx::Pipeline pipeline(along, f1b1(3), stage, training);
+            distx::pipeline::Pipeline pipeline(along, f1b1(3), stage, training);
           }).find("schedule '1F1B' is for 3 ranks with 1 stages each, and this rank has 1 of 2 ranks") !=
           std::string::npos);
     CHECK(test::words_thrown<distx::InvalidArgument>([&] {
-            distx::Pipeline pipeline(along, distx::pipeline::interleaved(2, 4, 2), stage, training);
+            distx::pipeline::Pipeline pipeline(along, distx::pipeline::interleaved(2, 4, 2), stage, training);
           }).find("is for 2 ranks with 2 stages each") != std::string::npos);
     CHECK(test::words_thrown<distx::InvalidArgument>([&] {
-            distx::Pipeline pipeline(along, distx::pipeline::zero_bubble(2, 4).schedule(), stage, training);
+            distx::pipeline::Pipeline pipeline(along, distx::pipeline::zero_bubble(2, 4).schedule(), stage, training);
           }).find("splits backward passes: make a SplitSchedule of it") != std::string::npos);
   });
 }
 
-TEST_CASE("Pipeline: at most as many micro-batches keep activations as the schedule says") {
+TEST_CASE("Pipeline: the micro-batches that keep activations at once are those of the schedule") {
   for (const int ranks : {2, 4})
     on_stages(ranks, 1, [&](auto&, auto& grid, auto& stage, auto& training) {
       const auto bytes_of_one = [&] {
@@ -309,7 +311,7 @@ TEST_CASE("Pipeline: at most as many micro-batches keep activations as the sched
       stage.first = first;
       REQUIRE(training.memory().activations.peak == one);
       const auto schedule = f1b1(ranks);
-      distx::Pipeline pipeline(grid.template along<Pipe>(), schedule, stage, training);
+      distx::pipeline::Pipeline pipeline(grid.template along<Pipe>(), schedule, stage, training);
       pipeline.run();
       CHECK(training.memory().activations.peak ==
             one * static_cast<std::size_t>(schedule.peak_alive(grid.template coordinate<Pipe>())));

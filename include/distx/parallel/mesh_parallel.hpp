@@ -54,8 +54,8 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
   MeshParallel(const MeshT& mesh, const TensorParameterList<space>& parameters, const Optimizer& optimizer,
                const DataParallelOptions& options = {}, const here& location = here::current())
       : MeshParallel(mesh, parameters, optimizer, options, nullptr, location) {}
-  /// Constructs the training of one stage of a pipeline: the norm of all gradients counts those of the other stages too.
-  /// Collective over the mesh and over `stages`.
+  /// Constructs the training of one stage of a pipeline: the norm of all gradients counts those of the other stages
+  /// too. Collective over the mesh and over `stages`.
   /// @param stages  along the pipeline: the ranks that hold the other stages, revoked with the mesh
   template <detail::MeshType MeshT, ElementwiseOptimizer Optimizer>
   MeshParallel(const MeshT& mesh, const TensorParameterList<space>& parameters, const Optimizer& optimizer,
@@ -170,8 +170,8 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
           .revoke = [kept = MeshT(mesh), &state = mesh_](const std::string& message) { state.revoke(message); }};
       if (stages != nullptr) {
         part.others.push_back(stages->share());
-        part.revoke = [of_mesh = std::move(part.revoke), along = std::make_shared<AnyCommunicator<space>>(
-                                                             stages->share())](const std::string& message) {
+        part.revoke = [of_mesh = std::move(part.revoke),
+                       along = std::make_shared<AnyCommunicator<space>>(stages->share())](const std::string& message) {
           of_mesh(message);
           along->revoke(message);
         };

@@ -106,13 +106,17 @@ class TensorParameter : public DistTensorSpec<Rank, MeshT, L> {
   std::optional<Parameter<T, Space>> part_;
 };
 
-/// How a stage of a pipeline uses its weights.
+namespace pipeline {
+
+/// The use of a weight by a stage of a pipeline.
 struct StageUse {
   /// A step has that many micro-batches, any number of them in flight: each weight's gradient is final when it was
   /// declared ready once for each micro-batch and use.
   int micro_batches = 1;
   bool counted = true;  ///< in the norm of the gradients; false for a copy of a weight that another stage counts
 };
+
+}  // namespace pipeline
 
 /// The weights of a model for MeshParallel, in the order of its forward pass.
 template <MemorySpace Space = Host>
@@ -127,7 +131,7 @@ class TensorParameterList {
   /// Appends a weight of a stage of a pipeline.
   /// @throws InvalidArgument unless `use.micro_batches` is positive
   template <class ParameterT>
-  TensorParameterList& add(const ParameterT& parameter, const StageUse& use) {
+  TensorParameterList& add(const ParameterT& parameter, const pipeline::StageUse& use) {
     if (use.micro_batches < 1)
       throw InvalidArgument("invalid .micro_batches = " + std::to_string(use.micro_batches) + " of '" +
                                 parameter.name() + "': must be >= 1",
@@ -139,7 +143,7 @@ class TensorParameterList {
  private:
   friend struct detail::TensorAccess;
   template <FloatingElement T, std::size_t Rank, class MeshT, class L>
-  void add_one(const TensorParameter<T, Rank, MeshT, L, Space>& parameter, const StageUse& use) {
+  void add_one(const TensorParameter<T, Rank, MeshT, L, Space>& parameter, const pipeline::StageUse& use) {
     const auto* const part = detail::TensorAccess::part(parameter);
     const auto list = [](const Extents<Rank>& extents) { return std::vector(extents.begin(), extents.end()); };
     entries_.push_back({parameter.name(),

@@ -126,7 +126,7 @@ class ParallelEmbedding {
   void backward(const Ids& ids, const G& gradient, Training& training) const {
     const auto weights = training.unshard(tokens(), positions_);
     training.ready(tokens(), ops::embedding_backward(detail::extents_of(tokens()), ids,
-                                                    redistribute<typename Split::tokens>(gradient)));
+                                                     redistribute<typename Split::tokens>(gradient)));
     const std::size_t first = gradient.offset()[1];
     training.ready(positions_, rules::apply<detail::PositionsGradient>(
                                    detail::extents_of(positions_), gradient, [&](auto, auto terms, auto out) {
@@ -138,7 +138,7 @@ class ParallelEmbedding {
                                    }));
   }
 
-  /// As ParallelOutput's. The first is local, the second collective over the model axis.
+  /// Call ParallelOutput's functions on the table of tokens.
   /// @{
   template <class X, class Training>
   [[nodiscard]] auto logits(const X& tokens, Training& training) const {

@@ -45,7 +45,8 @@ class ColumnParallel {
     const auto weights = training.unshard(weight_, bias_);
     training.ready(bias_, ops::sum_leading<Rank - 1>(gradient));
     detail::ready_product(
-        training, weight_, [](const auto& x, const auto& g) { return ops::contract_weight<1>(x, g); }, tokens, gradient);
+        training, weight_, [](const auto& x, const auto& g) { return ops::contract_weight<1>(x, g); }, tokens,
+        gradient);
     return ops::contract_input<1>(gradient, detail::computed(weight_));
   }
 

@@ -14,7 +14,8 @@ template <class Training>
 using WeightWork = std::vector<std::function<void(Training&)>>;
 
 /// Takes a training's place in a backward pass and computes the gradients of the layers' large weights later: the first
-/// half of a split backward pass is `layer.backward(kept, gradient, deferred)`, the second the work that `take` returns.
+/// half of a split backward pass is `layer.backward(kept, gradient, deferred)`, the second the work that `take`
+/// returns.
 ///
 /// It copies the operands of each product, and the training counts them as activations until the work is destroyed.
 template <class Training>

@@ -6,8 +6,8 @@
 
 namespace distx::inline DISTX_ABI::pipeline {
 
-/// Draws a timeline in characters, a line for each rank: forward passes as the last digit of their micro-batch, backward
-/// passes as letters (a for micro-batch 0), of which the weights' halves are capitals, and waiting as dots.
+/// Draws a timeline in characters, a line for each rank: forward passes as the last digit of their micro-batch,
+/// backward passes as letters (a for micro-batch 0), of which the weights' halves are capitals, and waiting as dots.
 /// @param unit  the time of a character
 [[nodiscard]] inline std::string picture(const Timeline& timeline, double unit) {
   double first = std::numeric_limits<double>::infinity();

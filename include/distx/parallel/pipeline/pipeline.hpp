@@ -16,11 +16,14 @@ namespace distx::inline DISTX_ABI::pipeline {
 
 /// A stage of a model in a pipeline.
 ///
-/// - `edge` is the DistTensor between stages; `edge_spec()` returns its mesh and extents, the same for every micro-batch.
+/// - `edge` is the DistTensor between stages; `edge_spec()` returns its mesh and extents, the same for every
+/// micro-batch.
 /// - `forward(input, micro_batch, training)` takes the input, which the first stage does not have, and returns a
 ///   layers::Forward of the output, which the last stage does not have, and `activations`.
-/// - `backward(activations, gradient, micro_batch, training)` takes the gradient of the output, which the last stage does
-///   not have, declares the weights' gradients ready, and returns that of the input, which the first stage does not have.
+/// - `backward(activations, gradient, micro_batch, training)` takes the gradient of the output, which the last stage
+/// does
+///   not have, declares the weights' gradients ready, and returns that of the input, which the first stage does not
+///   have.
 template <class S, class Training>
 concept PipelineStage = requires(const S& stage, std::optional<typename S::edge> tensor, typename S::activations kept,
                                  int micro_batch, Training& training) {
@@ -38,15 +41,14 @@ concept PipelineStage = requires(const S& stage, std::optional<typename S::edge>
 /// the gradient of the input and a `weight_work`, which `backward_weight(work, micro_batch, training)` takes.
 /// DeferredWeights makes both from `backward`.
 template <class S, class Training>
-concept SplitBackward =
-    PipelineStage<S, Training> && requires(const S& stage, std::optional<typename S::edge> tensor,
-                                           typename S::activations kept, typename S::weight_work work, int micro_batch,
-                                           Training& training) {
-      {
-        stage.backward_input(std::move(kept), std::move(tensor), micro_batch, training)
-      } -> std::same_as<std::pair<std::optional<typename S::edge>, typename S::weight_work>>;
-      stage.backward_weight(std::move(work), micro_batch, training);
-    };
+concept SplitBackward = PipelineStage<S, Training> &&
+                        requires(const S& stage, std::optional<typename S::edge> tensor, typename S::activations kept,
+                                 typename S::weight_work work, int micro_batch, Training& training) {
+                          {
+                            stage.backward_input(std::move(kept), std::move(tensor), micro_batch, training)
+                          } -> std::same_as<std::pair<std::optional<typename S::edge>, typename S::weight_work>>;
+                          stage.backward_weight(std::move(work), micro_batch, training);
+                        };
 
 }  // namespace distx::inline DISTX_ABI::pipeline
 
@@ -65,7 +67,7 @@ struct WeightWorkOf<S> {
 
 }  // namespace distx::inline DISTX_ABI::detail
 
-namespace distx::inline DISTX_ABI {
+namespace distx::inline DISTX_ABI::pipeline {
 
 /// Runs the forward and backward passes of a step by a schedule, on the stages that this rank has.
 ///
@@ -77,14 +79,15 @@ namespace distx::inline DISTX_ABI {
 ///     auto& along = grid.along<Pipe>();                       // the ranks that hold the stages
 ///     distx::Mesh<Data, Model> mesh(grid.along<Rest>(), {2, 2});  // those of this stage
 ///     …
-///     distx::Pipeline step(along, distx::pipeline::one_forward_one_backward(2, 8), stage, training);
+///     distx::pipeline::Pipeline step(along, distx::pipeline::one_forward_one_backward(2, 8), stage, training);
 ///     step.run();
 ///     training.step({.learning_rate = 1e-3});
 template <class Stage, class Training>
 class Pipeline {
-  static_assert(pipeline::PipelineStage<Stage, Training>,
-                "distx::Pipeline: the stage does not have edge, edge_spec(), activations, forward and backward as "
-                "pipeline::PipelineStage says");
+  static_assert(
+      PipelineStage<Stage, Training>,
+      "distx::pipeline::Pipeline: the stage does not have edge, edge_spec(), activations, forward and backward as "
+      "pipeline::PipelineStage says");
   using Edge = typename Stage::edge;
   using Space = typename Edge::space;
   using T = typename Edge::value_type;
@@ -98,8 +101,8 @@ class Pipeline {
   /// @param stages  one for each chunk of the schedule, in order; they outlive this object, and so does `training`
   /// @throws InvalidArgument if the numbers of ranks or stages differ from the schedule's
   /// @throws MismatchError on every rank if the schedules, or the tensors between stages, differ
-  Pipeline(AnyCommunicator<Space>& along, pipeline::Schedule schedule, std::span<const Stage> stages,
-           Training& training, const here& location = here::current())
+  Pipeline(AnyCommunicator<Space>& along, Schedule schedule, std::span<const Stage> stages, Training& training,
+           const here& location = here::current())
       : Pipeline(Unchecked(), along, std::move(schedule), stages, training, location) {
     if (schedule_.splits_backward())
       throw InvalidArgument("schedule '" + std::string(schedule_.name()) +
@@ -107,17 +110,19 @@ class Pipeline {
                                 "stages that can",
                             context("Pipeline", location));
   }
-  Pipeline(AnyCommunicator<Space>& along, pipeline::Schedule schedule, const Stage& stage, Training& training,
+  Pipeline(AnyCommunicator<Space>& along, Schedule schedule, const Stage& stage, Training& training,
            const here& location = here::current())
       : Pipeline(along, std::move(schedule), std::span(&stage, 1), training, location) {}
-  Pipeline(AnyCommunicator<Space>& along, pipeline::SplitSchedule schedule, std::span<const Stage> stages,
-           Training& training, const here& location = here::current())
+  Pipeline(AnyCommunicator<Space>& along, SplitSchedule schedule, std::span<const Stage> stages, Training& training,
+           const here& location = here::current())
       : Pipeline(Unchecked(), along, schedule.schedule(), stages, training, location) {
-    static_assert(pipeline::SplitBackward<Stage, Training>,
-                  "distx::Pipeline: this schedule splits backward passes, and the stage has no backward_input and "
-                  "backward_weight, as pipeline::SplitBackward says; choose another schedule");
+    constexpr bool splits = SplitBackward<Stage, Training>;  // named, so that compilers explain no more
+    static_assert(
+        splits,
+        "distx::pipeline::Pipeline: this schedule splits backward passes, and the stage has no backward_input and "
+        "backward_weight, as pipeline::SplitBackward says; choose another schedule");
   }
-  Pipeline(AnyCommunicator<Space>& along, pipeline::SplitSchedule schedule, const Stage& stage, Training& training,
+  Pipeline(AnyCommunicator<Space>& along, SplitSchedule schedule, const Stage& stage, Training& training,
            const here& location = here::current())
       : Pipeline(along, std::move(schedule), std::span(&stage, 1), training, location) {}
 
@@ -134,14 +139,14 @@ class Pipeline {
     begin_run(location);
     guarded([&] {
       for (const auto& step : schedule_.steps(rank()))
-        if (step.action <= pipeline::Action::send_output) perform(step, false);
+        if (step.action <= Action::send_output) perform(step, false);
       sent_.clear();
     });
   }
 
-  [[nodiscard]] const pipeline::Schedule& schedule() const noexcept { return schedule_; }
+  [[nodiscard]] const Schedule& schedule() const noexcept { return schedule_; }
   /// Returns when this rank made each step of the last run, in seconds after its begin.
-  [[nodiscard]] const std::vector<pipeline::Interval>& intervals() const noexcept { return intervals_; }
+  [[nodiscard]] const std::vector<Interval>& intervals() const noexcept { return intervals_; }
 
  private:
   struct Unchecked {};
@@ -153,11 +158,12 @@ class Pipeline {
   };
   struct Sent {
     Edge tensor;
-    std::optional<decltype(start_send(std::declval<AnyCommunicator<Space>&>(), std::declval<Span<const T, Space>&>(), 0))>
+    std::optional<decltype(start_send(std::declval<AnyCommunicator<Space>&>(), std::declval<Span<const T, Space>&>(),
+                                      0))>
         pending{};
   };
 
-  Pipeline(Unchecked, AnyCommunicator<Space>& along, pipeline::Schedule schedule, std::span<const Stage> stages,
+  Pipeline(Unchecked, AnyCommunicator<Space>& along, Schedule schedule, std::span<const Stage> stages,
            Training& training, const here& location)
       : along_(along.share()),
         schedule_(std::move(schedule)),
@@ -213,29 +219,37 @@ class Pipeline {
   [[nodiscard]] Place& place(int chunk, int micro_batch) {
     return places_[static_cast<std::size_t>(chunk * schedule_.shape().micro_batches + micro_batch)];
   }
-  void perform(const pipeline::Step& step, bool trains) {
+  void perform(const Step& step, bool trains) {
     const auto now = [&] { return std::chrono::duration<double>(Clock::now() - begin_).count(); };
     intervals_.push_back({step, now()});
     auto& at = place(step.chunk, step.micro_batch);
     const auto& stage = stages_[static_cast<std::size_t>(step.chunk)];
     switch (step.action) {
-      case pipeline::Action::receive_input: receive(step, at.input); break;
-      case pipeline::Action::receive_gradient: receive(step, at.gradient); break;
-      case pipeline::Action::send_output: send(step, std::exchange(at.output, {})); break;
-      case pipeline::Action::send_gradient: send(step, std::exchange(at.input_gradient, {})); break;
-      case pipeline::Action::forward: {
+      case Action::receive_input:
+        receive(step, at.input);
+        break;
+      case Action::receive_gradient:
+        receive(step, at.gradient);
+        break;
+      case Action::send_output:
+        send(step, std::exchange(at.output, {}));
+        break;
+      case Action::send_gradient:
+        send(step, std::exchange(at.input_gradient, {}));
+        break;
+      case Action::forward: {
         auto [output, kept] = stage.forward(std::exchange(at.input, {}), step.micro_batch, training_);
         at.output = checked(std::move(output), number(step) + 1 < schedule_.shape().stages(), "forward", "an output");
         if (trains) at.kept.emplace(std::move(kept));
         break;
       }
-      case pipeline::Action::backward:
-        at.input_gradient = checked(
-            stage.backward(take(at.kept), std::exchange(at.gradient, {}), step.micro_batch, training_),
-            number(step) > 0, "backward", "a gradient of its input");
+      case Action::backward:
+        at.input_gradient =
+            checked(stage.backward(take(at.kept), std::exchange(at.gradient, {}), step.micro_batch, training_),
+                    number(step) > 0, "backward", "a gradient of its input");
         break;
-      case pipeline::Action::backward_input:
-        if constexpr (pipeline::SplitBackward<Stage, Training>) {
+      case Action::backward_input:
+        if constexpr (SplitBackward<Stage, Training>) {
           auto [gradient, work] =
               stage.backward_input(take(at.kept), std::exchange(at.gradient, {}), step.micro_batch, training_);
           at.input_gradient =
@@ -243,16 +257,13 @@ class Pipeline {
           at.work.emplace(std::move(work));
         }
         break;
-      case pipeline::Action::backward_weight:
-        if constexpr (pipeline::SplitBackward<Stage, Training>)
-          stage.backward_weight(take(at.work), step.micro_batch, training_);
+      case Action::backward_weight:
+        if constexpr (SplitBackward<Stage, Training>) stage.backward_weight(take(at.work), step.micro_batch, training_);
         break;
     }
     intervals_.back().end = now();
   }
-  [[nodiscard]] int number(const pipeline::Step& step) const noexcept {
-    return step.chunk * schedule_.shape().ranks + rank();
-  }
+  [[nodiscard]] int number(const Step& step) const noexcept { return step.chunk * schedule_.shape().ranks + rank(); }
   template <class X>
   static X take(std::optional<X>& from) {
     X value = std::move(*from);
@@ -267,12 +278,12 @@ class Pipeline {
                        context(function, location_));
   }
 
-  /// Messages to one stage of one kind have a tag of their own, and the order of the schedule.
+  /// One tag for the inputs of a stage and another one for its gradients; each has the order of the schedule.
   [[nodiscard]] int tag(int stage, bool gradient) const noexcept {
     return 2 * (stage / schedule_.shape().ranks) + (gradient ? 1 : 0);
   }
-  void send(const pipeline::Step& step, std::optional<Edge> tensor) {
-    const bool gradient = step.action == pipeline::Action::send_gradient;
+  void send(const Step& step, std::optional<Edge> tensor) {
+    const bool gradient = step.action == Action::send_gradient;
     const int to = number(step) + (gradient ? -1 : 1), peer = schedule_.peer(rank(), step);
     if (peer == rank()) {
       auto& target = place(to / schedule_.shape().ranks, step.micro_batch);
@@ -287,24 +298,23 @@ class Pipeline {
     const Span<const T, Space> values = std::as_const(one.tensor).local();
     one.pending.emplace(start_send(along_, values, peer, tag(to, gradient), one.tensor.stream(), location_));
   }
-  void receive(const pipeline::Step& step, std::optional<Edge>& into) {
+  void receive(const Step& step, std::optional<Edge>& into) {
     const int peer = schedule_.peer(rank(), step);
     if (peer == rank()) return;  // it is there
     into.emplace(spec_, uninitialized);
-    distx::receive(along_, into->local(), peer, tag(number(step), step.action == pipeline::Action::receive_gradient),
-                   location_);
+    distx::receive(along_, into->local(), peer, tag(number(step), step.action == Action::receive_gradient), location_);
   }
 
   AnyCommunicator<Space> along_;
-  pipeline::Schedule schedule_;
+  Schedule schedule_;
   std::span<const Stage> stages_;
   Training& training_;
   typename Edge::spec_type spec_;
   here location_{};
   std::vector<Place> places_;
   std::list<Sent> sent_;
-  std::vector<pipeline::Interval> intervals_;
+  std::vector<Interval> intervals_;
   Clock::time_point begin_;
 };
 
-}  // namespace distx::inline DISTX_ABI
+}  // namespace distx::inline DISTX_ABI::pipeline

@@ -16,7 +16,7 @@
 // rank works on the micro-batches of a step; it is a value, and checked when it is made.
 namespace distx::inline DISTX_ABI::pipeline {
 
-/// What a rank does with one micro-batch in one of its stages.
+/// An action of a rank on one micro-batch in one of its stages.
 enum class Action : std::uint8_t {
   receive_input,  ///< from the stage before
   forward,
@@ -30,8 +30,9 @@ enum class Action : std::uint8_t {
 
 /// Returns the action's name, such as "send output".
 [[nodiscard]] constexpr std::string_view to_string(Action action) noexcept {
-  constexpr std::array<std::string_view, 8> names{"receive input", "forward",        "send output",     "receive gradient",
-                                                  "backward",      "backward input", "backward weight", "send gradient"};
+  constexpr std::array<std::string_view, 8> names{"receive input",    "forward",      "send output",
+                                                  "receive gradient", "backward",     "backward input",
+                                                  "backward weight",  "send gradient"};
   return names[static_cast<std::size_t>(action)];
 }
 
@@ -58,7 +59,7 @@ struct Shape {
 
 namespace distx::inline DISTX_ABI::detail {
 
-/// What is wrong with a step of a schedule.
+/// The fault of a step of a schedule.
 enum class ScheduleFault : std::uint8_t {
   none,
   outside,         ///< of the schedule's micro-batches, chunks and ranks
@@ -67,8 +68,8 @@ enum class ScheduleFault : std::uint8_t {
   too_early,       ///< before a step that it needs
   out_of_order,    ///< messages, or weight gradients, whose sum depends on the order
   too_many_alive,  ///< activations
-  never_sent,      ///< what it receives
-  deadlock,        ///< what it receives is sent after a step that waits for this rank
+  never_sent,      ///< its message
+  deadlock,        ///< its message is sent after a step that waits for this rank
   missing,
 };
 
@@ -210,8 +211,8 @@ class ScheduleCheck {
 
   pipeline::Shape shape_;
   int most_alive_;
-  std::vector<unsigned> done_;      // actions of each stage and micro-batch
-  std::vector<int> weight_order_;   // the next micro-batch of each stage
+  std::vector<unsigned> done_;          // actions of each stage and micro-batch
+  std::vector<int> weight_order_;       // the next micro-batch of each stage
   std::vector<std::vector<int>> sent_;  // inputs and gradients for each stage
   std::vector<std::size_t> received_;
   std::vector<int> alive_, peak_;
@@ -341,17 +342,25 @@ inline void Schedule::reject(const detail::ScheduleCheck::Found& found) const {
   using detail::ScheduleFault;
   const auto fault = [&]() -> std::string_view {
     switch (found.fault) {
-      case ScheduleFault::outside: return "is outside the schedule's micro-batches and chunks";
-      case ScheduleFault::repeated: return "is there twice";
-      case ScheduleFault::unneeded: return "has no peer: the first stage has none before it, the last one none after it";
-      case ScheduleFault::too_early: return "comes before a step that it needs";
+      case ScheduleFault::outside:
+        return "is outside the schedule's micro-batches and chunks";
+      case ScheduleFault::repeated:
+        return "is there twice";
+      case ScheduleFault::unneeded:
+        return "has no peer: the first stage has none before it, the last one none after it";
+      case ScheduleFault::too_early:
+        return "comes before a step that it needs";
       case ScheduleFault::out_of_order:
         return "is out of order: a stage adds weight gradients in the order of the micro-batches, and receives "
                "messages in the order in which they are sent";
-      case ScheduleFault::too_many_alive: return "keeps more activations than allowed";
-      case ScheduleFault::never_sent: return "waits for a message that is never sent";
-      case ScheduleFault::deadlock: return "waits for a message whose sender waits for this rank";
-      default: return "is missing";
+      case ScheduleFault::too_many_alive:
+        return "keeps more activations than allowed";
+      case ScheduleFault::never_sent:
+        return "waits for a message that is never sent";
+      case ScheduleFault::deadlock:
+        return "waits for a message whose sender waits for this rank";
+      default:
+        return "is missing";
     }
   }();
   std::string text = "schedule '" + std::string(name_) + "': ";
@@ -380,12 +389,24 @@ inline Timeline Schedule::timeline(const Durations& durations) const {
         end = std::max(begin, sent[queue][received[queue]++] + durations.message);
         break;
       }
-      case Action::send_output: sent[2 * (stage + 1)].push_back(begin); break;
-      case Action::send_gradient: sent[2 * (stage - 1) + 1].push_back(begin); break;
-      case Action::forward: end += durations.forward; break;
-      case Action::backward: end += durations.backward_input + durations.backward_weight; break;
-      case Action::backward_input: end += durations.backward_input; break;
-      case Action::backward_weight: end += durations.backward_weight; break;
+      case Action::send_output:
+        sent[2 * (stage + 1)].push_back(begin);
+        break;
+      case Action::send_gradient:
+        sent[2 * (stage - 1) + 1].push_back(begin);
+        break;
+      case Action::forward:
+        end += durations.forward;
+        break;
+      case Action::backward:
+        end += durations.backward_input + durations.backward_weight;
+        break;
+      case Action::backward_input:
+        end += durations.backward_input;
+        break;
+      case Action::backward_weight:
+        end += durations.backward_weight;
+        break;
     }
     made[rank].push_back({step, begin, end});
     now[rank] = end;

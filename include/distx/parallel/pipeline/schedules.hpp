@@ -73,14 +73,14 @@ namespace pipeline {
 /// @throws InvalidArgument unless both numbers are positive
 [[nodiscard]] constexpr Schedule one_forward_one_backward(int ranks, int micro_batches) {
   const Shape shape{ranks, micro_batches};
-  return {"1F1B", shape,
-          detail::alternating(
-              shape, micro_batches, [=](int rank) { return ranks - 1 - rank; }, detail::one_chunk,
-              detail::whole_backward)};
+  return {
+      "1F1B", shape,
+      detail::alternating(
+          shape, micro_batches, [=](int rank) { return ranks - 1 - rank; }, detail::one_chunk, detail::whole_backward)};
 }
 
 /// Interleaved 1F1B (Narayanan et al., 2021, arXiv 2104.04473): each rank has several chunks of the model, so that it
-/// waits for a chunk's time where 1F1B waits for a whole rank's. It sends `chunks` times as many messages.
+/// waits for a chunk's time where 1F1B waits for a whole rank's. It sends `chunks` times the messages of 1F1B.
 /// @throws InvalidArgument unless all numbers are positive and `ranks` divides `micro_batches`
 [[nodiscard]] constexpr Schedule interleaved(int ranks, int micro_batches, int chunks) {
   const Shape shape{ranks, micro_batches, chunks};
@@ -104,8 +104,8 @@ namespace pipeline {
 [[nodiscard]] constexpr SplitSchedule zero_bubble(int ranks, int micro_batches) {
   const Shape shape{ranks, micro_batches};
   if (micro_batches < ranks)
-    detail::reject_schedule("ZB-H1", "it needs at least as many micro-batches as ranks, " + std::to_string(ranks) +
-                                         ", and there are " + std::to_string(micro_batches));
+    detail::reject_schedule("ZB-H1", "the number of micro-batches must not be below that of ranks, " +
+                                         std::to_string(ranks) + ", and is " + std::to_string(micro_batches));
   return SplitSchedule({"ZB-H1", shape,
                         detail::alternating(
                             shape, micro_batches, [=](int rank) { return ranks - 1 - rank; }, detail::one_chunk,

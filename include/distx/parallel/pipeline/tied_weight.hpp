@@ -35,8 +35,8 @@ class TiedWeight {
     using Facts = detail::GradientFacts<Data, detail::layout_of<W>, detail::layout_of<G>, detail::mesh_of<W>>;
     static_assert(std::same_as<typename Facts::reduced, detail::layout_of<Terms>>,
                   "distx: TiedWeight: the gradient is not Partial over the data axis");
-    auto terms = detail::reduced_to(std::type_identity<typename Facts::reduced>(), gradient,
-                                    std::source_location::current());
+    auto terms =
+        detail::reduced_to(std::type_identity<typename Facts::reduced>(), gradient, std::source_location::current());
     if (terms_)
       distx::add(terms.stream(), terms_->local(), std::as_const(terms).local());
     else

@@ -23,8 +23,9 @@ class DeviceClip {
   /// Enqueues the computation for the gradients of this rank's shard. Collective over `comm` and each of
   /// `others`.
   /// @param counted  which parameters count, if there are others
-  void enqueue(AnyCommunicator<Space>& comm, std::vector<AnyCommunicator<Space>>& others, const std::vector<bool>& counted,
-               const Gradients& gradients, double clip_norm, stream after, const std::source_location& location) {
+  void enqueue(AnyCommunicator<Space>& comm, std::vector<AnyCommunicator<Space>>& others,
+               const std::vector<bool>& counted, const Gradients& gradients, double clip_norm, stream after,
+               const std::source_location& location) {
     std::vector<ReducedPiece<Space>> pieces;
     for (const auto& segment : gradients) pieces.push_back({segment.gradient, segment.parameter});
     fill(after, Span<std::byte, Space>(reinterpret_cast<std::byte*>(there_.data()), there_.size() * sizeof(double)),

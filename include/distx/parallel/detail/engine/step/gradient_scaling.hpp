@@ -53,8 +53,7 @@ class GradientScaling {
     if constexpr (!HostAccessible<Space>) {
       if (!skips() && options_.clips() && weight_ == 1) {
         make_device(parameters.size());
-        device_->enqueue(comm, others_, counts_, gradients_of(parameters, shards),
-                         options_.clip_norm, after, location);
+        device_->enqueue(comm, others_, counts_, gradients_of(parameters, shards), options_.clip_norm, after, location);
         return GradientFactor{.there = device_->factor()};
       }
     }
@@ -132,8 +131,7 @@ class GradientScaling {
     GradientExtent extent = extent_of(options_.skip_nonfinite ? comms.all() : comm, after, gradients,
                                       finite_loss || !options_.skip_nonfinite, parameters.size(), context.location);
     const bool finite = extent.not_finite == GradientExtent::none && is_finite(extent.largest);
-    extent.largest =
-        largest_of(others_, finite ? extent.largest : magnitude_of_not_finite, context.location);
+    extent.largest = largest_of(others_, finite ? extent.largest : magnitude_of_not_finite, context.location);
     factor_ = weight_ / scaler_.scale();
     if (!finite || !is_finite(extent.largest)) {
       if (!skips()) fail(parameters, extent, context);
