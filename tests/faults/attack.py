@@ -3,9 +3,9 @@
 """Kills or stops one rank of a training at a random moment, again and again, and checks how the others end.
 
     tests/faults/attack.py PROGRAM --backend shm|mpi|gloo [--kills N] [--stops N] [--inside N] [--elastic N] [--join N]
-                           [--over-tcp] [--ranks N] [--seed N] [--strict]
+                           [--over-tcp] [--pipeline] [--ranks N] [--seed N] [--strict]
 
-With --inside rank 1 stops itself N times while it reads the other ranks' memory. With --elastic N trainings that continue on the
+With --pipeline the trainings that are killed and stopped are pipelines of two stages. With --inside rank 1 stops itself N times while it reads the other ranks' memory. With --elastic N trainings that continue on the
 ranks that are left have one rank killed, every third of them a second one, and must end with the weights of an undisturbed one;
 or with a CheckpointError if a rank and the next one are killed. With --over-tcp these are started by tools/run --no-kill, and
 must end with a ConnectError if rank 0, which serves the others, is killed. With --join N a rank is killed and another process
@@ -217,9 +217,10 @@ def judge_waits(waited, victim, way, strict, seconds, errors):
     return wrong
 
 
-def attack(program, backend, ranks, way, strict, chance):
+def attack(program, backend, ranks, way, strict, pipeline, chance):
     """Returns what went wrong, as a list of sentences, and what was done."""
     stage, victim, delay = chance.randrange(4), chance.randrange(ranks), chance.uniform(0, 0.3)
+    stage = f"{stage}p" if pipeline else stage
     victim = 1 if way == "inside" else victim
     done = f"{way} rank {victim} of {ranks} at stage {stage} after {delay:.3f} s"
     job = Job(program, backend, stage, ranks, ["inside"] if way == "inside" else ["stay", ATTACKED] if backend == "mpi" else [])
@@ -379,6 +380,7 @@ def main():
     parser.add_argument("--elastic", type=int, default=0)
     parser.add_argument("--join", type=int, default=0)
     parser.add_argument("--over-tcp", action="store_true")
+    parser.add_argument("--pipeline", action="store_true")
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--strict", action="store_true", help="no wait exceeds 1.1 deadlines: for a quiet host")
@@ -386,7 +388,7 @@ def main():
     chance = random.Random(arguments.seed)
     failures = 0
     for way in ["kill"] * arguments.kills + ["stop"] * arguments.stops + ["inside"] * arguments.inside:
-        wrong, done = attack(arguments.program, arguments.backend, arguments.ranks, way, arguments.strict, chance)
+        wrong, done = attack(arguments.program, arguments.backend, arguments.ranks, way, arguments.strict, arguments.pipeline, chance)
         print(("wrong: " if wrong else "right: ") + done, flush=True)
         if wrong:
             failures += 1

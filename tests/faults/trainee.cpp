@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Trains until something ends it, and prints what: `trainee shm|mpi|gloo STAGE DEADLINE_IN_SECONDS
-// [stay FILE|inside|elastic FILE|join FILE N]`. With `stay` it exits once FILE exists, because mpirun ends all ranks
+// [stay FILE|inside|elastic FILE|join FILE N]`. A STAGE such as 2p trains a pipeline of two stages. With `stay` it exits once FILE exists, because mpirun ends all ranks
 // when one exits without MPI_Finalize. With `inside` rank 1 stops itself while it reads the other ranks' memory. With
 // `elastic` the training continues on the ranks that are left, and each checks at the end that the weights are those of
 // an undisturbed one. With `join` it continues on these and on those that join, and does not end on fewer than N. Both
@@ -18,6 +18,10 @@
 
 #include <distx/distx.hpp>
 #include <distx/file.hpp>
+#include <distx/parallel/mesh_parallel.hpp>
+#include <distx/parallel/pipeline/pipeline.hpp>
+#include <distx/tensor/ops/arithmetic.hpp>
+#include <distx/tensor/ops/matmul.hpp>
 #ifdef TRAINEE_WITH_GLOO
 #include <distx/gloo.hpp>
 #endif
@@ -91,6 +95,69 @@ template <int Stage, class C>
       distx::all_reduce(comm, large, GreaterOrStop{});
       clock.restart();
       distx::broadcast(comm, large, step % comm.size());
+      if (step == 3) say("trains");
+    } catch (const distx::TimeoutError&) {
+      clock.say_time_out();
+      throw;
+    }
+}
+
+struct Pipe {};
+struct Rest {};
+struct Data {};
+using Grid = distx::Mesh<Data>;
+
+/// A linear layer, which learns to output zeros.
+template <class Training>
+struct Linear {
+  static constexpr std::size_t rows = 64, width = 200;
+  using edge = distx::DistTensor<float, 2, Grid, distx::Layout<distx::Shard<0, Data>>>;
+  struct activations {
+    edge input, output;
+  };
+
+  [[nodiscard]] edge::spec_type edge_spec() const { return {mesh, {rows, width}}; }
+  [[nodiscard]] distx::layers::Forward<std::optional<edge>, activations> forward(std::optional<edge> input, int,
+                                                                                 Training& training) const {
+    edge x = first ? distx::full<float, distx::Shard<0, Data>>(mesh, {rows, width}, 1) : std::move(*input);
+    const auto weights = training.unshard(weight);
+    edge y = distx::ops::matmul(x, weight);
+    if (first) return {std::move(y), {std::move(x), edge(edge_spec())}};
+    return {std::nullopt, {std::move(x), std::move(y)}};
+  }
+  [[nodiscard]] std::optional<edge> backward(activations kept, std::optional<edge> gradient, int,
+                                             Training& training) const {
+    const edge slope = first ? std::move(*gradient) : std::move(kept.output);
+    const auto weights = training.unshard(weight);
+    training.ready(weight, distx::ops::matmul(distx::ops::transposed(kept.input), slope));
+    if (first) return std::nullopt;
+    return distx::ops::matmul(slope, distx::ops::transposed(weight));
+  }
+
+  Grid mesh;
+  bool first;
+  distx::TensorParameter<float, 2, Grid, distx::Layout<>> weight{
+      "weight", mesh, {width, width}, [](const auto&) { return 1e-3F; }};
+};
+
+/// Trains a pipeline of two stages, each on half of the ranks.
+template <int Stage, class C>
+[[noreturn]] void train_pipeline(C& comm) {
+  constexpr int micro_batches = 4;
+  using Training = distx::MeshParallel<Data, distx::ZeRO<Stage>>;
+  const distx::Mesh<Pipe, Rest> all(comm, {2, comm.size() / 2});
+  auto& along = all.template along<Pipe>();
+  const Linear<Training> stage{Grid(all.template along<Rest>(), {comm.size() / 2}), along.rank() == 0};
+  distx::TensorParameterList<> parameters;
+  parameters.add(stage.weight, {.micro_batches = micro_batches});
+  Training training(stage.mesh, parameters, distx::AdamW{}, {.clip_norm = 1}, along);
+  distx::pipeline::Pipeline pipeline(along, distx::pipeline::one_forward_one_backward(2, micro_batches), stage, training);
+  Clock clock;
+  for (int step = 0;; ++step) try {
+      clock.begin_step();
+      pipeline.run();
+      clock.restart();
+      training.step({.learning_rate = 1e-4});
       if (step == 3) say("trains");
     } catch (const distx::TimeoutError&) {
       clock.say_time_out();
@@ -200,7 +267,13 @@ void train_elastic_at(int stage, distx::AnyConnector& connector, const std::stri
 }
 
 template <class C>
-[[noreturn]] void train_at(C&& comm, int stage) {
+[[noreturn]] void train_at(C&& comm, int stage, bool pipelined) {
+  if (pipelined) {
+    if (stage == 0) train_pipeline<0>(comm);
+    if (stage == 1) train_pipeline<1>(comm);
+    if (stage == 2) train_pipeline<2>(comm);
+    train_pipeline<3>(comm);
+  }
   if (stage == 0) train<0>(comm);
   if (stage == 1) train<1>(comm);
   if (stage == 2) train<2>(comm);
@@ -210,6 +283,7 @@ template <class C>
 void run(int argc, char** argv) {
   const std::string_view backend = argv[1];
   const int stage = std::atoi(argv[2]);
+  const bool pipelined = std::string_view(argv[2]).ends_with('p');
   const std::chrono::seconds deadline(std::atoi(argv[3]));
   stops_inside = argc > 4 && std::string_view(argv[4]) == "inside";
   auto connector = distx::connect(argc, argv);
@@ -220,15 +294,15 @@ void run(int argc, char** argv) {
   const std::string attacked = elastic ? argv[5] : "";
   const auto shm = [&](auto& from) { return distx::ShmCommunicator(from, deadline); };
   if (backend == "shm" && elastic) return train_elastic_at(stage, connector, attacked, ranks, deadline, shm);
-  if (backend == "shm") train_at(shm(connector), stage);
+  if (backend == "shm") train_at(shm(connector), stage, pipelined);
 #ifdef TRAINEE_WITH_GLOO
   const auto gloo = [&](auto& from) { return distx::GlooCommunicator(from, {.deadline = deadline}); };
   if (backend == "gloo" && elastic) return train_elastic_at(stage, connector, attacked, ranks, deadline, gloo);
-  if (backend == "gloo") train_at(gloo(connector), stage);
+  if (backend == "gloo") train_at(gloo(connector), stage, pipelined);
 #endif
   const auto mpi = [&](auto& from) { return distx::MpiCommunicator(from, {.deadline = deadline}); };
   if (elastic) return train_elastic_at(stage, connector, attacked, ranks, deadline, mpi);
-  train_at(mpi(connector), stage);
+  train_at(mpi(connector), stage, pipelined);
 }
 
 }  // namespace
