@@ -46,7 +46,8 @@ class MeshGpt {
   using Batches = distx::Shard<0, typename Split::data>;
   using Vocabulary = distx::Shard<2, typename Split::model>;
   using Stream = Tensor<3, typename Split::residual>;
-  using Tokens = distx::DistTensor<Token, 2, Mesh, distx::Layout<Batches>>;
+  using Space = typename Split::space;
+  using Tokens = distx::DistTensor<Token, 2, Mesh, distx::Layout<Batches>, Space>;
   using TransformerBlock = distx::layers::TransformerBlock<Weight, Split>;
   using Block = std::conditional_t<Recompute, distx::layers::Recomputed<TransformerBlock>, TransformerBlock>;
   using OfBlock =
@@ -61,7 +62,7 @@ class MeshGpt {
     Tokens ids, targets;
     std::vector<OfBlock> blocks;
     OfHead head;
-    distx::DistTensor<double, 2, Mesh, distx::Layout<Batches>> log_sums;
+    distx::DistTensor<double, 2, Mesh, distx::Layout<Batches>, Space> log_sums;
   };
 
   /// @throws std::invalid_argument for a shape that is none
@@ -84,7 +85,7 @@ class MeshGpt {
   template <class Training>
   const Matrix<Scalar>& logits(std::span<const Token> tokens, std::size_t length, Training& training) {
     const auto head = run(tokens, length, training).head;
-    const auto whole = distx::redistribute<Batches>(std::get<2>(head.kept()));
+    const auto whole = distx::to_space<distx::Host>(distx::redistribute<Batches>(std::get<2>(head.kept())));
     matrix_ = Eigen::Map<const Matrix<Scalar>>(whole.local().data(), static_cast<Eigen::Index>(whole.extent(2)),
                                                static_cast<Eigen::Index>(tokens.size()));
     return matrix_;
@@ -95,9 +96,10 @@ class MeshGpt {
   distx::layers::Forward<Scalar, Activations> forward(std::span<const Token> tokens, std::span<const Token> targets,
                                                       std::size_t length, Training& training) const {
     auto [ids, blocks, head] = run(tokens, length, training);
-    auto expected = distx::from_local<Batches>(mesh_, ids.extents(), targets);
+    auto expected = distx::to_space<Space>(distx::from_local<Batches>(mesh_, ids.extents(), targets));
     auto entropies = distx::ops::cross_entropy(std::get<2>(head.kept()), expected);
-    const auto losses = entropies.losses.local();
+    const auto of_tokens = distx::to_space<distx::Host>(entropies.losses);
+    const auto losses = of_tokens.local();
     const double sum = std::accumulate(losses.begin(), losses.end(), 0.0);
     const auto mean = static_cast<Scalar>(sum / static_cast<double>(losses.size()));
     return {mean,
@@ -110,8 +112,8 @@ class MeshGpt {
     auto gradient = [&] {
       const OfHead head = std::move(kept.head);
       const auto& [stream, normal, logits] = head.kept();
-      const auto slopes = distx::full<Scalar, Batches>(mesh_, kept.ids.extents(),
-                                                       share / static_cast<Scalar>(kept.log_sums.local().size()));
+      const auto slopes = distx::full<Scalar, Space, Batches>(
+          mesh_, kept.ids.extents(), share / static_cast<Scalar>(kept.log_sums.local().size()));
       const auto of_logits = distx::ops::cross_entropy_backward(logits, kept.targets, kept.log_sums, slopes);
       return norm_.backward(stream, embedding_.logits_backward(normal, of_logits, training), training);
     }();
@@ -182,7 +184,8 @@ class MeshGpt {
   Pass run(std::span<const Token> tokens, std::size_t length, Training& training) const {
     check_tokens(shape_, tokens, length);
     const auto places = static_cast<std::size_t>(mesh_.template size<typename Split::data>());
-    auto ids = distx::from_local<Batches>(mesh_, distx::Extents<2>{tokens.size() / length * places, length}, tokens);
+    auto ids = distx::to_space<Space>(
+        distx::from_local<Batches>(mesh_, distx::Extents<2>{tokens.size() / length * places, length}, tokens));
     Stream stream = embedding_.forward(ids, training);
     std::vector<OfBlock> of_blocks;
     of_blocks.reserve(blocks_.size());
