@@ -23,7 +23,7 @@ using gpu_meshes::on_meshes;
 using gpu_meshes::Rank;
 namespace ops = distx::ops;
 
-/// Checks that the results differ by at most so many roundings of numbers of their size, at least 1.
+/// Checks that the results differ by at most that number of roundings of numbers of their size, at least 1.
 template <class X, class Y>
 void near(const char* what, const X& on_gpu, const Y& on_host, double roundings) {
   INFO(std::string(what));

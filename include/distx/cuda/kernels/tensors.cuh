@@ -149,7 +149,7 @@ struct MomentsOfRow {
   }
 };
 
-/// What the sums of columns add up: the numbers, or the terms of the gradient of layer norm's weight.
+/// The terms that are added up in each column: the numbers, or those of the gradient of layer norm's weight.
 template <class T>
 struct NumberTerm {
   const T* x;
