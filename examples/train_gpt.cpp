@@ -3,6 +3,7 @@
 //   mpirun -np 2 build/examples/train_gpt --zero 3
 //   build/examples/train_gpt --backend threads --ranks 2 --precision bf16 --optimizer muon --text book.txt
 //   mpirun -np 4 build/examples/train_gpt --mesh data=2,model=2 --zero 1
+//   build/examples/train_gpt_cuda --device cuda --ranks 2 --mesh data=2,model=1 --zero 3
 //   build/examples/train_gpt --fake 16384 --rank 7123 --zero 3
 //   build/examples/train_gpt --fake 2 --calibration gloo.json --plan
 //   mpirun -np 2 build/examples/train_gpt --model gpt2 --tokens train.bin --context 256 --save-model tuned

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// train_gpt with GPUs, as a program of its own because NCCL and cuBLAS are large to load:
+// train_gpt with GPUs; a separate program, because NCCL and cuBLAS take long to load:
 //   build/examples/train_gpt_cuda --device cuda --ranks 2 --mesh data=2,model=1 --zero 3
 //   tools/distx-run -n 4 build/examples/train_gpt_cuda --device cuda --mesh data=2,model=2 --precision bf16
 #include <distx/cuda_blas.hpp>
