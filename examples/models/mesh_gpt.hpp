@@ -95,11 +95,11 @@ class MeshGpt {
   template <class Training>
   distx::layers::Forward<Scalar, Activations> forward(std::span<const Token> tokens, std::span<const Token> targets,
                                                       std::size_t length, Training& training) const {
+    auto expected = of_tokens(targets, length);  // before the pass, for which its copy to a GPU would wait
     auto [ids, blocks, head] = run(tokens, length, training);
-    auto expected = distx::to_space<Space>(distx::from_local<Batches>(mesh_, ids.extents(), targets));
     auto entropies = distx::ops::cross_entropy(std::get<2>(head.kept()), expected);
-    const auto of_tokens = distx::to_space<distx::Host>(entropies.losses);
-    const auto losses = of_tokens.local();
+    const auto here = distx::to_space<distx::Host>(entropies.losses);
+    const auto losses = here.local();
     const double sum = std::accumulate(losses.begin(), losses.end(), 0.0);
     const auto mean = static_cast<Scalar>(sum / static_cast<double>(losses.size()));
     return {mean,
@@ -180,12 +180,17 @@ class MeshGpt {
             alike(places, shape.width)};
   }
 
-  template <class Training>
-  Pass run(std::span<const Token> tokens, std::size_t length, Training& training) const {
+  /// A tensor of this rank's sequences.
+  Tokens of_tokens(std::span<const Token> tokens, std::size_t length) const {
     check_tokens(shape_, tokens, length);
     const auto places = static_cast<std::size_t>(mesh_.template size<typename Split::data>());
-    auto ids = distx::to_space<Space>(
+    return distx::to_space<Space>(
         distx::from_local<Batches>(mesh_, distx::Extents<2>{tokens.size() / length * places, length}, tokens));
+  }
+
+  template <class Training>
+  Pass run(std::span<const Token> tokens, std::size_t length, Training& training) const {
+    auto ids = of_tokens(tokens, length);
     Stream stream = embedding_.forward(ids, training);
     std::vector<OfBlock> of_blocks;
     of_blocks.reserve(blocks_.size());
