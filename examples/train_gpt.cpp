@@ -111,7 +111,7 @@ void print_plan(const GptSettings& settings, const GptTask& task, const examples
   };
   std::vector<Candidate> candidates;
   for (int stage = 0; stage <= 3; ++stage)
-    for (const std::size_t parts : {1, 2, 4})
+    for (const std::size_t parts : {1U, 2U, 4U})
       for (const std::size_t kib : std::set<std::size_t>{64, 1024, 25600, calibration.bucket_bytes() >> 10}) {
         GptSettings own = settings;
         own.training.zero = stage;

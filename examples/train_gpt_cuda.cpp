@@ -17,6 +17,8 @@ void train_rank(C& connector, distx::AnyCommunicator<> host, const examples::Gpt
   using distx::Cuda;
   distx::cuda::pick_device(connector);
   const distx::CudaStream stream;
+  std::optional<distx::cuda::AllowTF32> tf32;
+  if (settings.tf32) tf32.emplace();
   const auto sizes = settings.mesh.sizes(settings.training);
   const distx::Metered<distx::NcclCommunicator> metered{distx::NcclCommunicator(connector)};
   auto counted = metered.share();

@@ -68,6 +68,7 @@ struct GptSettings {
   double temperature = 0.8;
   std::string json;
   std::string device = "cpu";
+  bool tf32 = false;
   int fake = 0;
   int rank = 0;
   CLI::Option* bucket_option = nullptr;
@@ -93,6 +94,7 @@ struct GptSettings {
                    "cpu, or cuda, which needs --mesh: this program's name is train_gpt_cuda where it supports GPUs")
         ->check(CLI::IsMember({"cpu", "cuda"}))
         ->capture_default_str();
+    app.add_flag("--tf32", tf32, "on GPUs, compute products by tensor cores, from 10 bits of each fraction");
     checkpoint.describe(app);
     auto* layers_option = app.add_option("--layers", layers, "transformer blocks")->check(count)->capture_default_str();
     auto* width_option = app.add_option("--width", width, "length of the vector that represents a token")

@@ -19,7 +19,6 @@ using gpu_meshes::Data;
 using gpu_meshes::Mesh;
 using gpu_meshes::Model;
 using gpu_meshes::on_mesh;
-using gpu_meshes::on_meshes;
 using gpu_meshes::Rank;
 namespace ops = distx::ops;
 
@@ -48,6 +47,13 @@ void compare(Rank& rank, const char* what, double roundings, F&& f) {
   }(std::make_index_sequence<std::tuple_size_v<std::remove_cvref_t<decltype(gpu)>>>());
 }
 
+/// Calls f(rank) on one rank, and where all tensors are sharded over both axes.
+template <class F>
+void whole_and_split(F&& f) {
+  on_mesh({1, 1}, f);
+  on_mesh({2, 2}, f);
+}
+
 /// Ids below 11, some of which are equal.
 template <class... Ps>
 auto ids(const Mesh& mesh, const distx::Extents<2>& extents) {
@@ -60,7 +66,7 @@ auto ids(const Mesh& mesh, const distx::Extents<2>& extents) {
 TEST_CASE_TEMPLATE("rows: biases, sums, layer norm and softmax equal the host's", T, float, double) {
   // Columns of one warp and of several, rows of one slice and of several.
   for (const auto& [rows, columns] : {std::pair<std::size_t, std::size_t>{3, 5}, {4, 70}, {331, 33}, {0, 4}})
-    on_meshes([&](Rank& rank) {
+    whole_and_split([&](Rank& rank) {
       const distx::Extents<3> extents{2, rows, columns};
       compare(rank, "add_bias", 0, [&]<class... Space>(const Mesh& mesh, Space...) {
         const auto x = distx::random<T, Space..., Shard<1, Data>, Shard<2, Model>>(mesh, extents, 1, -1);
@@ -94,7 +100,7 @@ TEST_CASE_TEMPLATE("rows: biases, sums, layer norm and softmax equal the host's"
 TEST_CASE_TEMPLATE("embedding, its gradient and transpose have the host's bits", T, float, double) {
   for (const std::size_t length : {3U, 41U})
     for (const std::size_t width : {4U, 37U})
-      on_meshes([&](Rank& rank) {
+      whole_and_split([&](Rank& rank) {
         compare(rank, "embedding", 0, [&]<class... Space>(const Mesh& mesh, Space...) {
           const distx::Extents<2> extents{2, length};
           auto selected = ids<Shard<0, Data>>(mesh, extents);
@@ -115,7 +121,7 @@ TEST_CASE_TEMPLATE("embedding, its gradient and transpose have the host's bits",
 
 TEST_CASE_TEMPLATE("cross entropy equals the host's, with the vocabulary sharded or not", T, float, double) {
   for (const std::size_t vocabulary : {11U, 150U})
-    on_meshes([&](Rank& rank) {
+    whole_and_split([&](Rank& rank) {
       compare(rank, "cross_entropy", 8, [&]<class... Space>(const Mesh& mesh, Space...) {
         const auto logits =
             distx::random<T, Space..., Shard<0, Data>, Shard<2, Model>>(mesh, {2, 5, vocabulary}, 1, -6, 6);
@@ -136,7 +142,7 @@ TEST_CASE_TEMPLATE("cross entropy equals the host's, with the vocabulary sharded
 
 TEST_CASE_TEMPLATE("causal attention and its gradient equal the host's", T, float, double) {
   for (const std::size_t length : {1U, 6U, 35U})
-    on_meshes([&](Rank& rank) {
+    whole_and_split([&](Rank& rank) {
       compare(rank, "causal_attention", 32, [&]<class... Space>(const Mesh& mesh, Space...) {
         const auto x =
             distx::random<T, Space..., Shard<0, Data>, Shard<3, Model>>(mesh, {2, length, 3, 3, 5}, 1, -2, 2);
