@@ -3,468 +3,25 @@
 //   mpirun -np 2 build/examples/train_gpt --zero 3
 //   build/examples/train_gpt --backend threads --ranks 2 --precision bf16 --optimizer muon --text book.txt
 //   mpirun -np 4 build/examples/train_gpt --mesh data=2,model=2 --zero 1
+//   build/examples/train_gpt_cuda --device cuda --ranks 2 --mesh data=2,model=1 --zero 3
 //   mpirun -np 4 build/examples/train_gpt --mesh pipeline=2,data=2,model=1 --accumulate 4 --schedule zb-h1
 //   build/examples/train_gpt --fake 16384 --rank 7123 --zero 3
 //   build/examples/train_gpt --fake 2 --calibration gloo.json --plan
 //   mpirun -np 2 build/examples/train_gpt --model gpt2 --tokens train.bin --context 256 --save-model tuned
-#include <algorithm>
-#include <filesystem>
-#include <functional>
-#include <limits>
-#include <optional>
 #include <set>
 
-#include <fmt/core.h>
-#include <CLI/CLI.hpp>
-#include <distx/comm.hpp>
-#include <distx/comm/decorators/metered.hpp>
 #include <distx/fake.hpp>
-#include <distx/optim/schedule.hpp>
-#include <distx/tensor.hpp>
-#include <distx/training.hpp>
 
-#include "common/backend.hpp"
-#include "common/checkpoint_flags.hpp"
-#include "common/json_file.hpp"
-#include "common/ledger_json.hpp"
-#include "common/make_training.hpp"
-#include "common/mesh_flag.hpp"
-#include "common/progress.hpp"
-#include "common/replay.hpp"
-#include "common/run.hpp"
-#include "common/train_step.hpp"
-#include "common/training_report.hpp"
-#include "common/weights_hash.hpp"
-#include "data/corpus.hpp"
-#include "models/gpt.hpp"
-#include "models/gpt2_folder.hpp"
-#include "models/gpt_sample.hpp"
-#include "models/mesh_gpt.hpp"
-#include "models/pipelined_gpt.hpp"
+#include "common/gpt_training.hpp"
 
 namespace {
 
-/// The second step of a fake rank.
-struct FakeStep {
-  distx::observe::MemoryLedger memory;
-  distx::observe::Ledger traffic;
-  std::size_t weights = 0;
-  examples::PredictedStep time{};  ///< with a calibration
-};
-
-struct Settings {
-  examples::Backend backend;
-  examples::TrainingFlags training{.usual_rates = {{"adamw", 5e-3}, {"muon", 2e-2}, {"lamb", 2e-2}, {"sgd", 0.1}}};
-  examples::MeshFlag mesh;
-  bool recompute = false;
-  examples::CheckpointFlags checkpoint;
-  std::size_t layers = 3;
-  std::size_t width = 64;
-  std::size_t heads = 4;
-  std::optional<std::size_t> context;
-  std::size_t batch = 8;
-  std::size_t steps = 2000;
-  std::uint64_t seed = 1;
-  std::vector<std::string> text;
-  std::string tokens;
-  std::string token_type = "u16";
-  bool in_order = false;
-  std::string model;
-  std::string save_model;
-  std::string logits;
-  std::size_t sample = 400;
-  double temperature = 0.8;
-  std::string json;
-  int fake = 0;
-  int rank = 0;
-  CLI::Option* bucket_option = nullptr;
-  std::string calibration;
-  bool plan = false;
-  double memory_limit = std::numeric_limits<double>::infinity();  // MiB
-  double replay_seconds = 1;
-  examples::Neighbor* neighbor = nullptr;               // of a fake rank with a calibration
-  std::function<void(const FakeStep&)> on_fake_step{};  // of a fake rank
-
-  /// Returns the length of the sequences that are learnt from.
-  [[nodiscard]] std::size_t length(const examples::GptShape& shape) const { return context.value_or(shape.context); }
-  void describe(CLI::App& app) {
-    const CLI::Range count(std::size_t{1}, std::size_t{1000000});
-    backend.describe(app);
-    training.describe(app);
-    bucket_option = app.get_option("--bucket-kib");
-    mesh.describe(app);
-    app.add_flag("--recompute", recompute,
-                 "transformer blocks keep only their inputs, and repeat the forward pass in the backward pass")
-        ->needs("--mesh");
-    checkpoint.describe(app);
-    auto* layers_option = app.add_option("--layers", layers, "transformer blocks")->check(count)->capture_default_str();
-    auto* width_option = app.add_option("--width", width, "length of the vector that represents a token")
-                             ->check(count)
-                             ->capture_default_str();
-    auto* heads_option = app.add_option("--heads", heads, "attention heads of each block; must divide the width")
-                             ->check(count)
-                             ->capture_default_str();
-    app.add_option("--context", context, "tokens of a sequence [default: 64, or all that --model covers]")
-        ->check(count);
-    app.add_option("--batch", batch, "sequences per batch and rank")->check(count)->capture_default_str();
-    app.add_option("--steps", steps, "training steps")->check(count)->capture_default_str();
-    app.add_option("--seed", seed, "seed of the initial weights, the order of the sequences, and the sample")
-        ->check(examples::whole_number())
-        ->capture_default_str();
-    auto* text_option =
-        app.add_option("--text", text, "files to train on [default: the headers and pages of this project]");
-    auto* tokens_option =
-        app.add_option("--tokens", tokens, "file of tokens to train on: unsigned integers, little-endian, no header")
-            ->excludes(text_option);
-    app.add_option("--token-type", token_type, "of --tokens: u16 or u32")
-        ->needs(tokens_option)
-        ->check(CLI::IsMember({"u16", "u32"}))
-        ->capture_default_str();
-    app.add_flag("--in-order", in_order, "learn from the sequences of --tokens in their order instead of a random one")
-        ->needs(tokens_option);
-    app.add_option("--model", model, "Hugging Face folder of a GPT-2 to start from")
-        ->needs(tokens_option)
-        ->excludes(layers_option)
-        ->excludes(width_option)
-        ->excludes(heads_option);
-    app.add_option("--save-model", save_model, "folder for the trained model, as transformers loads it");
-    app.add_option("--logits", logits,
-                   "output file (safetensors) for the logits of the first sequence, before the first step");
-    app.add_option("--sample", sample, "tokens to generate at the end")
-        ->check(CLI::Range(0, 1000000))
-        ->capture_default_str();
-    app.add_option("--temperature", temperature, "of the sample; lower values are less random")
-        ->check(CLI::PositiveNumber)
-        ->capture_default_str();
-    app.add_option("--json", json, "output file for losses, times, memory, traffic and the hash of the final weights");
-    app.add_flag("--reproducible", training.reproducible,
-                 "the same weights on 1, 2, 4 and 8 ranks: a step has 8 micro-batches of --batch sequences");
-    auto* fake_option = app.add_option("--fake", fake,
-                                       "make one step as a rank of a job of that many ranks, without the others, and "
-                                       "print what it holds and sends")
-                            ->check(CLI::Range(1, 10000000));
-    app.add_option("--rank", rank, "of --fake")
-        ->needs(fake_option)
-        ->check(examples::whole_number())
-        ->capture_default_str();
-    auto* calibration_option = app.add_option(
-        "--calibration", calibration,
-        "file of benchmarks/calibrate: with --fake, predict the time of a step; else, choose the size of the buckets");
-    auto* plan_option =
-        app.add_flag("--plan", plan,
-                     "compare the stages of ZeRO, and sizes of micro-batches and buckets, by prediction")
-            ->needs(fake_option)
-            ->needs(calibration_option);
-    app.add_option("--memory-limit", memory_limit, "MiB of a rank's training above which --plan marks a candidate")
-        ->needs(plan_option)
-        ->check(CLI::PositiveNumber);
-  }
-};
-
-examples::Corpus read(const Settings& settings) {
-  if (!settings.tokens.empty())
-    return examples::Corpus(examples::TokenFile(settings.tokens, settings.token_type == "u16" ? 2 : 4));
-  std::vector<std::filesystem::path> files(settings.text.begin(), settings.text.end());
-  if (files.empty()) files = examples::headers_and_pages(SOURCE_ROOT);
-  if (files.empty())
-    throw distx::DataError("the headers and pages of this project are not in " SOURCE_ROOT
-                           ": choose files with --text");
-  return examples::Corpus(examples::read_text(files));
-}
-
-/// The model to be trained, and its data.
-struct Task {
-  examples::Corpus corpus;
-  std::optional<examples::Gpt2Folder> folder;  // of --model
-  examples::GptShape shape;
-
-  explicit Task(const Settings& settings) : corpus(read(settings)) {
-    if (!settings.model.empty())
-      shape = folder.emplace(settings.model).config().shape();
-    else
-      shape = {corpus.vocabulary(), settings.context.value_or(64), settings.width, settings.layers, settings.heads};
-    (void)examples::checked_shape(shape);
-    const std::size_t length = settings.length(shape);
-    if (length > shape.context)
-      throw distx::InvalidArgument("--context " + std::to_string(length) + " exceeds the " +
-                                   std::to_string(shape.context) + " tokens that --model covers: choose a shorter one");
-    if (corpus.held_out().size() <= length)
-      throw distx::DataError("the text has " + std::to_string(corpus.tokens().size()) + " " + corpus.unit() +
-                             ", and the held-out tenth must be longer than a context of " + std::to_string(length) +
-                             ": give a longer " + (settings.tokens.empty() ? "--text" : "--tokens") +
-                             " or a shorter --context");
-  }
-};
-
-/// Returns the mean loss of a batch.
-template <class Model, class Training>
-double loss_of(Model& model, const examples::TextBatch& batch, Training& training) {
-  if constexpr (requires { typename Model::Activations; })
-    return static_cast<double>(model.forward(batch.tokens, batch.targets, batch.length, training).output);
-  else
-    return static_cast<double>(model.forward(batch.tokens, batch.targets, batch.length, training));
-}
-
-/// Returns the loss on held-out text, of which each rank evaluates its part; every rank runs the model the same number
-/// of times. Collective.
-template <class Model, class Training>
-double held_out_loss(distx::AnyCommunicator<>& comm, Model& model, Training& training, const examples::TokenSpan& text,
-                     std::size_t length) {
-  constexpr std::size_t at_once = 16;
-  const auto scope = training.evaluate();
-  const std::size_t count = (text.size() - 1) / length;
-  const auto ranks = static_cast<std::size_t>(comm.size());
-  double sum = 0;
-  for (std::size_t begin = 0, end = 0; begin < count; begin = end) {
-    end = begin + ranks * std::clamp((count - begin) / ranks, std::size_t{1}, at_once);
-    std::vector<std::size_t> places;
-    for (std::size_t i = begin + static_cast<std::size_t>(comm.rank()); i < std::min(count, end); i += ranks)
-      places.push_back(i * length);
-    const auto counted = static_cast<double>(places.size());
-    if (places.empty()) places.push_back(0);
-    const auto batch = examples::sequences(text, places, length);
-    sum += counted * loss_of(model, batch, training);
-  }
-  distx::all_reduce(comm, sum, distx::sum);
-  return sum / static_cast<double>(count);
-}
-
-template <class Weight, class Training>
-std::string weights_hash(const examples::BasicGpt<Weight>& model, Training& training) {
-  const auto scope = training.evaluate();
-  examples::WeightsHash hash;
-  for (const auto* parameter : model.parameters()) {
-    const auto weights = training.unshard(*parameter);
-    hash.add(std::span(parameter->value().data(), parameter->size()));
-  }
-  return hash.text();
-}
-
-/// Of the sequences of each batch, which all stages of a pipeline pass at once. Collective over them and `comm`.
-template <class Weight, class Split, bool Recompute, class Training>
-double held_out_loss(distx::AnyCommunicator<>& comm, examples::PipelinedGpt<Weight, Split, Recompute, Training>& model,
-                     Training& training, const examples::TokenSpan& text, std::size_t length) {
-  constexpr std::size_t at_once = 16;
-  const auto scope = training.evaluate();
-  const std::size_t count = (text.size() - 1) / length;
-  const auto ranks = static_cast<std::size_t>(comm.size());
-  double sum = 0;
-  for (std::size_t begin = 0; begin < count; begin += ranks * at_once) {
-    std::vector<std::size_t> places;
-    for (std::size_t i = begin + static_cast<std::size_t>(comm.rank()); i < std::min(count, begin + ranks * at_once);
-         i += ranks)
-      places.push_back(i * length);
-    const std::size_t counted = places.size();
-    places.resize(at_once);  // the stages expect batches of one size
-    sum += model.evaluate(examples::sequences(text, places, length), counted, training);
-  }
-  distx::all_reduce(comm, sum, distx::sum);
-  return sum / static_cast<double>(count);
-}
-
-/// At rank 0, which gets the weights stage by stage.
-template <class Weight, class Split, bool Recompute, class Training>
-std::string weights_hash(examples::PipelinedGpt<Weight, Split, Recompute, Training>& model, Training& training) {
-  const auto scope = training.evaluate();
-  examples::WeightsHash hash;
-  auto& along = model.along();
-  for (const auto& stage : model.stages())
-    for (int owner = 0; owner < along.size(); ++owner) {
-      std::vector<Weight> weights;
-      if (owner == along.rank())
-        stage.model().for_each_parameter([&](const auto& parameter) {
-          const auto scope_of_weight = training.unshard(parameter);
-          const auto whole = distx::gather(parameter, 0);
-          const bool copy = &parameter == static_cast<const void*>(stage.model().tied()) && owner > 0;
-          if (!copy) weights.insert(weights.end(), whole.values().begin(), whole.values().end());
-        });
-      std::uint64_t size = weights.size();
-      distx::broadcast(along, size, owner);
-      weights.resize(size);
-      if (size == 0) continue;
-      if (owner > 0 && owner == along.rank()) distx::send(along, weights, 0);
-      if (owner > 0 && along.rank() == 0) distx::receive(along, weights, owner);
-      if (along.rank() == 0) hash.add(std::span<const Weight>(weights));
-    }
-  return hash.text();
-}
-
-/// At rank 0.
-template <class Weight, class Split, bool Recompute, class Training>
-std::string weights_hash(const examples::MeshGpt<Weight, Split, Recompute>& model, Training& training) {
-  const auto scope = training.evaluate();
-  examples::WeightsHash hash;
-  model.for_each_parameter([&](const auto& parameter) {
-    const auto weights = training.unshard(parameter);
-    const auto whole = distx::gather(parameter, 0);
-    hash.add(std::span(whole.values().data(), whole.values().size()));
-  });
-  return hash.text();
-}
-
-/// A pipeline writes none: its stages expect batches of one size.
-template <class Weight, class Split, bool Recompute, class Training>
-std::string write_sample(examples::PipelinedGpt<Weight, Split, Recompute, Training>&, Training&,
-                         const examples::Corpus&, const Settings&) {
-  return {};
-}
-template <class Model, class Training>
-std::string write_sample(Model& model, Training& training, const examples::Corpus& corpus, const Settings& settings) {
-  const auto scope = training.evaluate();
-  examples::Generator generator(settings.seed);
-  return corpus.to_string(
-      examples::sample(model, training, {corpus.prompt()}, settings.sample, settings.temperature, generator));
-}
-
-/// Computes the logits of the corpus' first sequence, which rank 0 writes. Collective.
-template <class Model, class Training>
-void write_logits(const distx::AnyCommunicator<>& comm, Model& model, Training& training,
-                  const examples::Corpus& corpus, std::size_t length, const std::string& path) {
-  const auto scope = training.evaluate();
-  const std::size_t first = 0;
-  const auto batch = corpus.batch(std::span(&first, 1), length);
-  const auto& logits = model.logits(batch.tokens, length, training);
-  if (comm.rank() == 0)
-    distx::checkpoint::write_safetensors(
-        path, {{"logits",
-                "F32",
-                {length, model.shape().vocabulary},
-                std::as_bytes(std::span(logits.data(), static_cast<std::size_t>(logits.size())))}});
-}
-
-/// Returns the forward and backward pass of one micro-batch, for examples::train_step.
-template <class Model, class Training>
-auto pass_of(Model& model, Training& training, const Settings& settings) {
-  return [&](const examples::TextBatch& part, double share) {
-    if constexpr (requires { typename Model::Activations; }) {
-      auto [loss, kept] = model.forward(part.tokens, part.targets, part.length, training);
-      model.backward(std::move(kept), training, static_cast<typename Model::Scalar>(share));
-      return loss;
-    } else {
-      const auto loss = model.forward(part.tokens, part.targets, part.length, training);
-      // Reproducible averages micro-batches itself.
-      model.backward(training, static_cast<typename Model::Scalar>(settings.training.reproducible ? 1 : share));
-      return loss;
-    }
-  };
-}
-
-/// Makes one training step and returns the mean loss of all ranks of `data`. Collective.
-template <class Model, class Training>
-double make_step(distx::AnyCommunicator<>& data, Model& model, Training& training, const Settings& settings,
-                 const std::vector<examples::TextBatch>& parts, double rate) {
-  return examples::train_step(data, training, parts, rate, pass_of(model, training, settings));
-}
-template <class Weight, class Split, bool Recompute, class Training>
-double make_step(distx::AnyCommunicator<>& data, examples::PipelinedGpt<Weight, Split, Recompute, Training>& model,
-                 Training& training, const Settings&, const std::vector<examples::TextBatch>& parts, double rate) {
-  const std::array whole{0};  // the pipeline divides the step itself
-  return examples::train_step(data, training, std::vector(whole.begin(), whole.end()), rate,
-                              [&](int, double) { return model.train(parts, training); });
-}
-
-/// @param data the ranks that batches are split over; a part of the ranks of `comm`
-/// @return whether all steps are made
-template <class Model, class Training>
-bool train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const Settings& settings,
-           const examples::Corpus& corpus, Model& model, Training& training, const examples::WeightCounts& weights,
-           const distx::Metered<distx::AnyCommunicator<>>& metered) {
-  const auto ranks = static_cast<std::size_t>(data.size());
-  const std::size_t length = settings.length(model.shape());
-  const distx::DistributedSampler sampler(corpus.sequences(length), data,
-                                          {.batch_size = settings.batch,
-                                           .shuffle = !settings.in_order,
-                                           .seed = settings.seed,
-                                           .remainder = distx::Remainder::drop,
-                                           .blocks = settings.training.reproducible});
-  const distx::DataLoader loader(sampler,
-                                 [&](std::span<const std::size_t> batch) {
-                                   return examples::micro_batches(
-                                       batch, settings.training.accumulate,
-                                       [&](auto numbers) { return corpus.batch(numbers, length); });
-                                 },
-                                 {.workers = 0});
-  if constexpr (requires { model.logits({}, length, training); })
-    if (!settings.logits.empty()) write_logits(comm, model, training, corpus, length, settings.logits);
-  const auto sent_at_first = metered.ledger();
-
-  const bool speaks = comm.rank() == 0;
-  if (speaks)
-    fmt::print("training {} weights on {} {}, {} distinct ones\n", weights.all, corpus.training().size(), corpus.unit(),
-               model.shape().vocabulary);
-  std::optional<examples::ProgressBar> progress;
-  if (speaks)
-    progress.emplace(stdout,
-                     examples::TrainingPlan{settings.steps, 1, settings.batch * ranks * length, "step", corpus.unit()});
-  const std::size_t warm_up = settings.steps / 20;
-  const auto rate =
-      distx::schedules::warm_up(warm_up, distx::schedules::cosine(settings.training.rate(), settings.steps - warm_up));
-  std::vector<double> losses;
-  auto at = settings.checkpoint.begin(training, sampler);
-  while (at.steps < settings.steps) {
-    auto epoch = loader.epoch(at.data);
-    while (at.steps < settings.steps) {
-      const auto parts = epoch.next();
-      at.data = epoch.position();
-      if (!parts) break;
-      losses.push_back(make_step(data, model, training, settings, *parts, rate(at.steps++)));
-      if (progress) progress->step(losses.back());
-      if (settings.checkpoint.after_step(comm, training, at.steps, settings.steps, at.data)) {
-        progress.reset();
-        if (speaks) fmt::print("stopped after step {}: continue with --resume\n", at.steps);
-        return false;
-      }
-    }
-  }
-  progress.reset();
-
-  const examples::TrainingCost cost(comm, training.times(), std::max<std::size_t>(1, losses.size()), training.memory(),
-                                    metered.ledger() - sent_at_first);
-  const double held_out = held_out_loss(data, model, training, corpus.held_out(), length);
-  const auto hash = weights_hash(model, training);
-  const auto sample = write_sample(model, training, corpus, settings);
-  if (!speaks) return true;
-  fmt::print("{}\n", cost.to_string());
-  fmt::print("loss on {} held-out {}: {:.4f} nats each (weights {})\n", corpus.held_out().size(), corpus.unit(),
-             held_out, hash);
-  if (!sample.empty()) fmt::print("---- a sample ----\n{}\n", sample);
-  auto report = cost.json(settings.training, weights);
-  if (settings.mesh.given()) {
-    report["mesh"] = settings.mesh.text;
-    report.erase("plan");  // it describes a model that every rank has whole
-  }
-  report.update({{"vocabulary", model.shape().vocabulary},
-                 {"step_losses", losses},
-                 {"held_out_loss", held_out},
-                 {"weights_hash", hash},
-                 {"sample", sample}});
-  examples::JsonFile(settings.json).write(report);
-  return true;
-}
-
-/// Makes two steps on the first sequences of the text; with a calibration, predicts the time of further ones.
-template <class Model, class Training>
-void make_fake_steps(distx::AnyCommunicator<>& data, const Settings& settings, const examples::Corpus& corpus,
-                     Model& model, Training& training, const examples::WeightCounts& weights,
-                     const distx::Metered<distx::AnyCommunicator<>>& metered) {
-  const std::size_t length = settings.length(model.shape());
-  std::vector<std::size_t> numbers(settings.batch);
-  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = i % corpus.sequences(length);
-  const auto parts = examples::micro_batches(numbers, settings.training.accumulate,
-                                             [&](auto some) { return corpus.batch(some, length); });
-  const auto step = [&] {
-    static_cast<void>(make_step(data, model, training, settings, parts, settings.training.rate()));
-  };
-  step();
-  const auto before = metered.ledger();  // in the second step the order of units is known
-  step();
-  FakeStep made{training.memory(), metered.ledger() - before, weights.all};
-  if (settings.neighbor != nullptr) made.time = settings.neighbor->predict(settings.replay_seconds, step);
-  settings.on_fake_step(made);
-}
+using examples::FakeStep;
+using examples::GptSettings;
+using examples::GptTask;
 
 template <class Weight>
-void train_alike(distx::AnyCommunicator<>& comm, const Settings& settings, const Task& task) {
+void train_alike(distx::AnyCommunicator<>& comm, const GptSettings& settings, const GptTask& task) {
   examples::BasicGpt<Weight> model(task.shape, settings.seed);
   const distx::Metered<distx::AnyCommunicator<>> metered(comm.share());
   auto training =
@@ -474,9 +31,10 @@ void train_alike(distx::AnyCommunicator<>& comm, const Settings& settings, const
     weights.all += parameter->size();
     if (parameter->options().rows > 0) weights.in_matrices += parameter->size();
   }
-  if (settings.fake > 0) return make_fake_steps(comm, settings, task.corpus, model, training, weights, metered);
+  if (settings.fake > 0)
+    return examples::make_fake_steps(comm, settings, task.corpus, model, training, weights, metered);
   if (task.folder) task.folder->load(training);
-  if (!train(comm, comm, settings, task.corpus, model, training, weights, metered)) return;
+  if (!examples::train(comm, comm, settings, task.corpus, model, training, weights, metered)) return;
   const examples::Gpt2Output output(settings.save_model);
   if (task.folder)
     output.write(comm, model, training, task.folder->config(), task.folder->path());
@@ -484,84 +42,41 @@ void train_alike(distx::AnyCommunicator<>& comm, const Settings& settings, const
     output.write(comm, model, training, examples::Gpt2Config(task.shape));
 }
 
-template <class Weight, bool Recompute>
-void train_on_mesh(distx::AnyCommunicator<>& comm, const Settings& settings, const Task& task) {
-  using Grid = examples::Grid;
-  distx::Metered<distx::AnyCommunicator<>> metered(comm.share());
-  using Split = distx::layers::TensorParallel<Grid, examples::Data, examples::Model>;
-  const auto sizes = settings.mesh.sizes(settings.training);
-  const auto training_of = [&](const Grid& mesh, const distx::TensorParameterList<>& parameters,
-                               distx::AnyCommunicator<>* stages) {
-    if constexpr (sizeof(Weight) == 2)
-      return examples::make_mesh_training<distx::Precision<Weight>>(mesh, parameters, settings.training, stages);
-    else
-      return examples::make_mesh_training<>(mesh, parameters, settings.training, stages);
-  };
-  distx::TensorParameterList<> parameters;
-  examples::WeightCounts weights;
-  if (settings.mesh.pipelined()) {
-    const distx::Mesh<examples::Stages, examples::InStage> all(metered, {sizes.pipeline, sizes.data * sizes.model});
-    auto& along = all.along<examples::Stages>();
-    const Grid mesh(all.along<examples::InStage>(), {sizes.data, sizes.model});
-    using Training = decltype(training_of(mesh, parameters, &along));
-    examples::PipelinedGpt<Weight, Split, Recompute, Training> model(
-        along, mesh, task.shape, settings.seed,
-        settings.mesh.schedule_of(sizes.pipeline, static_cast<int>(settings.training.accumulate)),
-        settings.mesh.untied);
-    model.list(parameters);
-    for (const auto& stage : model.stages())
-      stage.model().for_each_parameter([&](const auto& parameter) {
-        const bool copy = &parameter == static_cast<const void*>(stage.model().tied()) && along.rank() > 0;
-        if (!copy) weights.all += distx::volume(parameter.extents());
-      });
-    distx::all_reduce(along, weights.all, distx::sum);
-    auto training = training_of(mesh, parameters, &along);
-    train(comm, mesh.along<examples::Data>(), settings, task.corpus, model, training, weights, metered);
-    return;
-  }
-  const Grid mesh(metered, {sizes.data, sizes.model});
-  examples::MeshGpt<Weight, Split, Recompute> model(mesh, task.shape, settings.seed, {.untied = settings.mesh.untied});
-  model.for_each_parameter([&](const auto& parameter) {
-    parameters.add(parameter);
-    weights.all += distx::volume(parameter.extents());
-  });
-  auto training = training_of(mesh, parameters, nullptr);
-  auto& data = mesh.along<examples::Data>();
-  if (settings.fake > 0) return make_fake_steps(data, settings, task.corpus, model, training, weights, metered);
-  train(comm, data, settings, task.corpus, model, training, weights, metered);
-}
-
-void train_rank(distx::AnyCommunicator<> comm, Settings own, const Task& task) {
+void train_rank(distx::AnyCommunicator<> comm, GptSettings own, const GptTask& task) {
   if (own.training.reproducible) {
     own.training.accumulate = static_cast<std::size_t>(std::max(1, own.training.virtual_ranks / comm.size()));
     own.batch *= own.training.accumulate;
   }
-  const auto with_weights = [&]<class Weight>(std::type_identity<Weight>) {
-    if (!own.mesh.given())
-      train_alike<Weight>(comm, own, task);
-    else if (own.recompute)
-      train_on_mesh<Weight, true>(comm, own, task);
-    else
-      train_on_mesh<Weight, false>(comm, own, task);
-  };
-  if (own.training.short_weights())
-    with_weights(std::type_identity<distx::bfloat16>());
-  else
-    with_weights(std::type_identity<float>());
+  if (!own.mesh.given())
+    return own.training.short_weights() ? train_alike<distx::bfloat16>(comm, own, task)
+                                        : train_alike<float>(comm, own, task);
+  const distx::Metered<distx::AnyCommunicator<>> metered(comm.share());
+  auto counted = metered.share();
+  const auto sizes = own.mesh.sizes(own.training);
+  if (own.mesh.pipelined()) {
+    const distx::Mesh<examples::Stages, examples::InStage> all(counted, {sizes.pipeline, sizes.data * sizes.model});
+    return examples::with_model(own, [&]<class Weight, bool Recompute>() {
+      examples::train_in_pipeline<Weight, Recompute>(comm, all, metered, own, task);
+    });
+  }
+  const examples::Grid mesh(counted, {sizes.data, sizes.model});
+  examples::with_model(own, [&]<class Weight, bool Recompute>() {
+    examples::train_on_mesh<Weight, Recompute>(comm, mesh, mesh.along<examples::Data>(), metered, own, task);
+  });
 }
 
 /// Returns the step of a fake rank; with a calibration, the step of the rank that takes longest.
-FakeStep fake_step(const Settings& settings, const Task& task,
+FakeStep fake_step(const GptSettings& settings, const GptTask& task,
                    const std::optional<examples::Calibration>& calibration) {
   FakeStep result;
-  Settings own = settings;
+  GptSettings own = settings;
   own.on_fake_step = [&](const FakeStep& step) { result = step; };
   if (!calibration) {
     train_rank(distx::AnyCommunicator<>(distx::FakeCommunicator(settings.rank, settings.fake)), own, task);
     return result;
   }
   examples::replay_neighbors(settings.rank, settings.fake, *calibration, [&](examples::Neighbor& neighbor) {
-    Settings each = own;
+    GptSettings each = own;
     each.neighbor = &neighbor;
     if (neighbor.all.rank() > 0) each.on_fake_step = [](const FakeStep&) {};
     train_rank(distx::AnyCommunicator<>(neighbor.replay.share()), each, task);
@@ -569,7 +84,7 @@ FakeStep fake_step(const Settings& settings, const Task& task,
   return result;
 }
 
-void print_fake_step(const Settings& settings, const FakeStep& step) {
+void print_fake_step(const GptSettings& settings, const FakeStep& step) {
   const auto megabytes = [](std::uint64_t bytes) { return 1e-6 * static_cast<double>(bytes); };
   fmt::print("rank {} of {}, {} weights in all\n", settings.rank, settings.fake, step.weights);
   const auto& memory = step.memory;
@@ -597,16 +112,16 @@ void print_fake_step(const Settings& settings, const FakeStep& step) {
 }
 
 /// Predicts the steps of candidates, and prints them by their time.
-void print_plan(const Settings& settings, const Task& task, const examples::Calibration& calibration) {
+void print_plan(const GptSettings& settings, const GptTask& task, const examples::Calibration& calibration) {
   struct Candidate {
     examples::TrainingFlags flags;
     FakeStep step;
   };
   std::vector<Candidate> candidates;
   for (int stage = 0; stage <= 3; ++stage)
-    for (const std::size_t parts : {1, 2, 4})
+    for (const std::size_t parts : {1U, 2U, 4U})
       for (const std::size_t kib : std::set<std::size_t>{64, 1024, 25600, calibration.bucket_bytes() >> 10}) {
-        Settings own = settings;
+        GptSettings own = settings;
         own.training.zero = stage;
         own.training.accumulate = parts;
         own.training.bucket_kib = kib;
@@ -642,8 +157,8 @@ void check_absent(const std::string& logits) {
   examples::OutputFile("--logits", logits).check_writable();
 }
 
-void run(distx::AnyConnector& connector, const Settings& settings) {
-  std::optional<Task> task;
+void run(distx::AnyConnector& connector, const GptSettings& settings) {
+  std::optional<GptTask> task;
   examples::on_every_rank(connector, [&] {
     if (settings.fake > 0 && settings.rank >= settings.fake)
       throw distx::InvalidArgument("--rank " + std::to_string(settings.rank) + " is not one of the " +
@@ -657,11 +172,16 @@ void run(distx::AnyConnector& connector, const Settings& settings) {
       throw distx::InvalidArgument("--fake is one rank without the others: start the program without a launcher");
     if (settings.plan && (settings.mesh.given() || settings.training.reproducible))
       throw distx::InvalidArgument("--plan supports neither --mesh nor --reproducible: omit them");
+    if (settings.device == "cuda" && (settings.fake > 0 || !settings.mesh.given()))
+      throw distx::InvalidArgument("--device cuda needs --mesh, such as data=2,model=1, and does not support --fake");
+    if (settings.device == "cuda" && settings.backend.name != "auto")
+      throw distx::InvalidArgument("--device cuda communicates by NCCL: leave out --backend " + settings.backend.name);
     settings.training.check("--batch", settings.batch);
     if (settings.mesh.given()) (void)settings.mesh.sizes(settings.training);
     for (const auto& [flag, given] :
          {std::pair("--checkpoint", !settings.checkpoint.directory.empty()),
-          std::pair("--logits", !settings.logits.empty()), std::pair("--fake", settings.fake > 0)})
+          std::pair("--logits", !settings.logits.empty()), std::pair("--fake", settings.fake > 0),
+          std::pair("--device", settings.device != "cpu")})
       if (settings.mesh.pipelined() && given)
         throw distx::InvalidArgument(std::string(flag) +
                                      " does not support pipelines: omit it, or pipeline= of --mesh");
@@ -684,12 +204,14 @@ void run(distx::AnyConnector& connector, const Settings& settings) {
   examples::on_every_rank(connector, [&] {
     if (!settings.calibration.empty()) calibration = examples::Calibration::read(settings.calibration);
   });
-  Settings own = settings;
+  GptSettings own = settings;
   if (calibration && settings.bucket_option->count() == 0) own.training.bucket_kib = calibration->bucket_bytes() >> 10;
   if (settings.plan)
     print_plan(own, *task, *calibration);
   else if (settings.fake > 0)
     print_fake_step(own, fake_step(own, *task, calibration));
+  else if (settings.device == "cuda")
+    examples::train_gpt_on_gpus(connector, own, *task);
   else
     settings.backend.run(connector, [&](distx::AnyCommunicator<> comm) { train_rank(std::move(comm), own, *task); });
 }
@@ -698,7 +220,7 @@ void run(distx::AnyConnector& connector, const Settings& settings) {
 
 int main(int argc, char** argv) {
   CLI::App app("Trains a GPT on text files, on one rank or many", "train_gpt");
-  Settings settings;
+  GptSettings settings;
   settings.describe(app);
   return examples::run(app, argc, argv, [&](distx::AnyConnector& connector) { run(connector, settings); });
 }

@@ -5,26 +5,11 @@
 
 #include <distx/distx.hpp>
 
+#include "with_optimizer.hpp"
+
 namespace examples {
 
 namespace {
-
-/// Calls f(optimizer) with the one that is chosen.
-template <class F>
-auto with_optimizer(const TrainingFlags& flags, F&& f) {
-  if (flags.optimizer == "sgd") return f(distx::SGD{.momentum = 0.9, .weight_decay = 1e-4});
-  if (flags.optimizer == "lamb") return f(distx::LAMB{.beta2 = 0.99, .weight_decay = 0.01});
-  if (flags.optimizer == "muon")
-    return f(distx::Mixed{distx::Muon{.weight_decay = 0.01}, distx::AdamW{.beta2 = 0.99, .weight_decay = 0.01}});
-  return f(distx::AdamW{.beta2 = 0.99, .weight_decay = 0.01});
-}
-
-distx::DataParallelOptions options_of(const TrainingFlags& flags) {
-  return {.bucket_bytes = flags.bucket_kib << 10,
-          .stage = flags.zero,
-          .clip_norm = flags.clip,
-          .map_weights = !flags.gather_weights};
-}
 
 template <class Training, class... Policies, class Parameters>
 Training make(distx::AnyCommunicator<>& comm, const Parameters& parameters, const TrainingFlags& flags) {
@@ -71,29 +56,6 @@ BorrowedTraining make_training(distx::AnyCommunicator<> comm, const std::vector<
   if (flags.elastic) return make<BorrowedTraining, distx::Replicate>(comm, parameters, flags);
   return make<BorrowedTraining>(comm, parameters, flags);
 }
-
-template <class... Policies>
-MeshTraining<Policies...> make_mesh_training(const Grid& mesh, const distx::TensorParameterList<>& parameters,
-                                             const TrainingFlags& flags, distx::AnyCommunicator<>* stages) {
-  using Training = MeshTraining<Policies...>;
-  return with_optimizer(flags, [&]<class Optimizer>(const Optimizer& optimizer) -> Training {
-    if constexpr (!distx::ElementwiseOptimizer<Optimizer>)
-      throw distx::Error("this optimizer looks at whole weights");
-    else if (stages != nullptr)
-      return Training(typename Training::Whole(mesh, parameters, optimizer, options_of(flags), *stages));
-    else if (flags.accumulate == 1)
-      return Training(typename Training::Whole(mesh, parameters, optimizer, options_of(flags)));
-    else
-      return Training(typename Training::Parts(mesh, parameters, optimizer, options_of(flags)));
-  });
-}
-
-template MeshTraining<> make_mesh_training(const Grid&, const distx::TensorParameterList<>&, const TrainingFlags&,
-                                           distx::AnyCommunicator<>*);
-template MeshTraining<distx::Precision<distx::bfloat16>> make_mesh_training(const Grid&,
-                                                                            const distx::TensorParameterList<>&,
-                                                                            const TrainingFlags&,
-                                                                            distx::AnyCommunicator<>*);
 
 distx::TrainingPlan plan(const TrainingFlags& flags, const WeightCounts& weights, int ranks, bool share_memory) {
   const auto one = [&]<class Optimizer>(std::size_t count, const Optimizer&) {

@@ -6,7 +6,6 @@
 #include <distx/comm/any_communicator.hpp>
 #include <distx/training.hpp>
 
-#include "mesh_training.hpp"
 #include "timed_training.hpp"
 #include "training_flags.hpp"
 
@@ -31,13 +30,6 @@ struct WeightCounts {
   std::size_t all = 0;
   std::size_t in_matrices = 0;  ///< those that an optimizer of matrices takes
 };
-
-/// The same of weights that are split over a mesh.
-/// @param stages  the ranks that hold the other stages of a pipeline, or null
-/// @pre MeshFlag::sizes has seen the flags
-template <class... Policies>
-MeshTraining<Policies...> make_mesh_training(const Grid& mesh, const distx::TensorParameterList<>& parameters,
-                                             const TrainingFlags& flags, distx::AnyCommunicator<>* stages = nullptr);
 
 /// Returns the memory and traffic of each rank that the formula predicts for these flags.
 /// @param share_memory  whether the ranks can read each other's memory

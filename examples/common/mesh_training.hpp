@@ -11,6 +11,7 @@
 
 #include "mesh_flag.hpp"
 #include "timed_training.hpp"
+#include "with_optimizer.hpp"
 
 namespace examples {
 
@@ -29,6 +30,7 @@ class MeshTraining {
  public:
   /// With one micro-batch a step, or several.
   using Whole = distx::MeshParallel<Data, distx::ZeRO<distx::Dynamic>, Policies...>;
+  using space = typename Whole::space;
   using Parts = distx::MeshParallel<Data, distx::ZeRO<distx::Dynamic>, distx::Accumulate<distx::Sharded>, Policies...>;
 
   template <class Training>
@@ -104,5 +106,25 @@ class MeshTraining {
   StepTimes times_;
   Clock::time_point last_ = Clock::now();
 };
+
+/// A training by the flags, of weights that are split over a mesh.
+/// @tparam Training  a MeshTraining
+/// @param stages  the ranks that hold the other stages of a pipeline, or null
+/// @pre MeshFlag::sizes has seen the flags
+template <class Training>
+Training make_mesh_training(const Grid& mesh, const distx::TensorParameterList<typename Training::space>& parameters,
+                            const TrainingFlags& flags,
+                            distx::AnyCommunicator<typename Training::space>* stages = nullptr) {
+  return with_optimizer(flags, [&]<class Optimizer>(const Optimizer& optimizer) -> Training {
+    if constexpr (!distx::ElementwiseOptimizer<Optimizer>)
+      throw distx::Error("this optimizer looks at whole weights");
+    else if (stages != nullptr)
+      return Training(typename Training::Whole(mesh, parameters, optimizer, options_of(flags), *stages));
+    else if (flags.accumulate == 1)
+      return Training(typename Training::Whole(mesh, parameters, optimizer, options_of(flags)));
+    else
+      return Training(typename Training::Parts(mesh, parameters, optimizer, options_of(flags)));
+  });
+}
 
 }  // namespace examples

@@ -57,7 +57,8 @@ class MeshGpt {
   using Batches = distx::Shard<0, typename Split::data>;
   using Vocabulary = distx::Shard<2, typename Split::model>;
   using Stream = Tensor<3, typename Split::residual>;
-  using Tokens = distx::DistTensor<Token, 2, Mesh, distx::Layout<Batches>>;
+  using Space = typename Split::space;
+  using Tokens = distx::DistTensor<Token, 2, Mesh, distx::Layout<Batches>, Space>;
   using TransformerBlock = distx::layers::TransformerBlock<Weight, Split>;
   using Block = std::conditional_t<Recompute, distx::layers::Recomputed<TransformerBlock>, TransformerBlock>;
   using OfBlock =
@@ -75,7 +76,7 @@ class MeshGpt {
   struct Head {
     OfHead layers;
     Tokens targets;
-    distx::DistTensor<double, 2, Mesh, distx::Layout<Batches>> log_sums;
+    distx::DistTensor<double, 2, Mesh, distx::Layout<Batches>, Space> log_sums;
   };
   /// The arguments and results of a forward pass that its backward pass needs.
   struct Activations {
@@ -121,7 +122,7 @@ class MeshGpt {
   const Matrix<Scalar>& logits(std::span<const Token> tokens, std::size_t length, Training& training) {
     auto stream = run(std::nullopt, tokens, length, training).stream;
     const auto head = run_head(std::move(stream), training);
-    const auto whole = distx::redistribute<Batches>(std::get<2>(head.kept()));
+    const auto whole = distx::to_space<distx::Host>(distx::redistribute<Batches>(std::get<2>(head.kept())));
     matrix_ = Eigen::Map<const Matrix<Scalar>>(whole.local().data(), static_cast<Eigen::Index>(whole.extent(2)),
                                                static_cast<Eigen::Index>(tokens.size()));
     return matrix_;
@@ -146,16 +147,18 @@ class MeshGpt {
   template <class Training>
   Passed forward_part(std::optional<Edge> input, std::span<const Token> tokens, std::span<const Token> targets,
                       std::size_t length, Training& training) const {
+    std::optional<Tokens> expected;
+    if (part_.last()) expected.emplace(of_tokens(targets, length));  // first: the pass would delay its copy to a GPU
     auto [ids, stream, blocks] = run(std::move(input), tokens, length, training);
     if (!part_.last()) return {std::move(stream), {}, {std::move(ids), std::move(blocks)}};
     auto layers = run_head(std::move(stream), training);
-    auto expected = distx::from_local<Batches>(mesh_, ids.extents(), targets);
-    auto entropies = distx::ops::cross_entropy(std::get<2>(layers.kept()), expected);
-    const auto losses = std::as_const(entropies.losses).local();
+    auto entropies = distx::ops::cross_entropy(std::get<2>(layers.kept()), *expected);
+    const auto here = distx::to_space<distx::Host>(entropies.losses);
+    const auto losses = here.local();
     return {std::nullopt,
             std::vector<Scalar>(losses.begin(), losses.end()),
             {std::move(ids), std::move(blocks),
-             Head{std::move(layers), std::move(expected), std::move(entropies.log_sums)}}};
+             Head{std::move(layers), *std::move(expected), std::move(entropies.log_sums)}}};
   }
   /// Computes the gradient of this part's input, and of `share` times the loss those of its weights.
   /// @param gradient  of the output; none at the last part
@@ -236,10 +239,15 @@ class MeshGpt {
   [[nodiscard]] std::size_t places() const {
     return static_cast<std::size_t>(mesh_.template size<typename Split::data>());
   }
+  /// A tensor of this rank's sequences.
+  Tokens of_tokens(std::span<const Token> tokens, std::size_t length) const {
+    check_tokens(shape_, tokens, length);
+    return distx::to_space<Space>(
+        distx::from_local<Batches>(mesh_, distx::Extents<2>{tokens.size() / length * places(), length}, tokens));
+  }
   template <class Training>
   Pass run(std::optional<Stream> input, std::span<const Token> tokens, std::size_t length, Training& training) const {
-    check_tokens(shape_, tokens, length);
-    auto ids = distx::from_local<Batches>(mesh_, distx::Extents<2>{tokens.size() / length * places(), length}, tokens);
+    auto ids = of_tokens(tokens, length);
     Stream stream = part_.first() ? Stream(embedding_->forward(ids, training)) : *std::exchange(input, {});
     std::vector<OfBlock> of_blocks;
     of_blocks.reserve(blocks_.size());
@@ -259,8 +267,8 @@ class MeshGpt {
   template <class Training, class TableTraining>
   Stream head_backward(Head head, Training& training, TableTraining& of_table, Scalar share) const {
     const auto& [stream, normal, logits] = head.layers.kept();
-    const auto slopes = distx::full<Scalar, Batches>(mesh_, head.targets.extents(),
-                                                     share / static_cast<Scalar>(head.log_sums.local().size()));
+    const auto slopes = distx::full<Scalar, Space, Batches>(mesh_, head.targets.extents(),
+                                                            share / static_cast<Scalar>(head.log_sums.local().size()));
     const auto of_logits = distx::ops::cross_entropy_backward(logits, head.targets, head.log_sums, slopes);
     const auto of_normal = output_ ? output_->logits_backward(normal, of_logits, of_table)
                                    : embedding_->logits_backward(normal, of_logits, of_table);

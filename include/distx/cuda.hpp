@@ -7,6 +7,7 @@ or leave this header out
 #include "distx/cuda/buffer.hpp"
 #include "distx/cuda/detail/copy.hpp"
 #include "distx/cuda/detail/copy_box.hpp"
+#include "distx/cuda/detail/tensor_kernels.hpp"
 #include "distx/cuda/elements.hpp"
 #include "distx/cuda/fixed_point.hpp"
 #include "distx/cuda/fused_update.hpp"

@@ -9,6 +9,7 @@ distx/cuda.hpp everywhere else
 #include "distx/cuda/kernels/operations.cuh"
 #include "distx/cuda/kernels/pieces.cuh"
 #include "distx/cuda/kernels/reductions.cuh"
+#include "distx/cuda/kernels/tensors.cuh"
 #include "distx/cuda/kernels/update.cuh"
 #include "distx/optim/adamw.hpp"
 #include "distx/optim/sgd.hpp"

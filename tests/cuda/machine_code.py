@@ -23,6 +23,7 @@ import selftest  # noqa: E402
 BF16, F16 = "NS0_8bfloat16E", "NS0_7float16E"
 CAPTURED = "13update_kernelILb1ENS0_5AdamWE"
 UPDATE, CAST = "13update_kernelILb0ENS0_5AdamWE", "ENS2_8CastBodyI"
+ROWS = "11rows_kernelINS2_"
 ALIKE, ANYWHERE = "elementwise_kernelILb1ELi", "elementwise_kernelILb0ELi"
 KERNELS = {
     "AdamW, float": (UPDATE + "ff", 12, 9, 1400),
@@ -47,6 +48,12 @@ KERNELS = {
     "add, float, cut anywhere": (ANYWHERE + "4ENS2_7AddBodyIf", 4, 2, 300),
     "map relu, float": (ALIKE + r"4ENS2_12FunctionBodyINS0_6detail8elements4ReluE", 1, 1, 130),
     "map plus, float": (ALIKE + r"4ENS2_12FunctionBodyINS0_6detail8elements4PlusE", 2, 1, 140),
+    "softmax, float": (ROWS + "10SoftmaxRowIfE", 0, 0, 720),
+    "layer norm, float": (ROWS + "12NormalizeRowIfE", 0, 0, 640),
+    "layer norm backward, float": (ROWS + "20NormalizeRowBackwardIfE", 0, 0, 1300),
+    "cross entropy backward, float": (ROWS + "19LogitGradientsOfRowIfE", 0, 0, 400),
+    "embedding backward, float": (ROWS + "10AddToRowOfIfE", 0, 0, 580),
+    "sums of rows, float": ("15sum_rows_kernelINS2_10NumberTermIfE", 0, 0, 500),
     "largest magnitude, float": ("14largest_kernelIf", 2, 0, 580),
     "largest magnitude, bfloat16": ("14largest_kernelI" + BF16, 2, 0, 660),
     "squares, float": ("14squares_kernelIf", 2, 0, 850),

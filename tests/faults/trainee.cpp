@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Trains until something ends it, and prints what: `trainee shm|mpi|gloo STAGE DEADLINE_IN_SECONDS
-// [stay FILE|inside|elastic FILE|join FILE N]`. A STAGE such as 2p trains a pipeline of two stages. With `stay` it exits once FILE exists, because mpirun ends all ranks
-// when one exits without MPI_Finalize. With `inside` rank 1 stops itself while it reads the other ranks' memory. With
-// `elastic` the training continues on the ranks that are left, and each checks at the end that the weights are those of
-// an undisturbed one. With `join` it continues on these and on those that join, and does not end on fewer than N. Both
-// end once FILE exists, which means that the attack is over: a fast machine would be done before it. See attack.py.
+// [stay FILE|inside|elastic FILE|join FILE N]`. A STAGE such as 2p trains a pipeline of two stages. With `stay` it
+// exits once FILE exists, because mpirun ends all ranks when one exits without MPI_Finalize. With `inside` rank 1 stops
+// itself while it reads the other ranks' memory. With `elastic` the training continues on the ranks that are left, and
+// each checks at the end that the weights are those of an undisturbed one. With `join` it continues on these and on
+// those that join, and does not end on fewer than N. Both end once FILE exists, which means that the attack is over: a
+// fast machine would be done before it. See attack.py.
 #include <unistd.h>
 
 #include <algorithm>
@@ -151,7 +152,8 @@ template <int Stage, class C>
   distx::TensorParameterList<> parameters;
   parameters.add(stage.weight, {.micro_batches = micro_batches});
   Training training(stage.mesh, parameters, distx::AdamW{}, {.clip_norm = 1}, along);
-  distx::pipeline::Pipeline pipeline(along, distx::pipeline::one_forward_one_backward(2, micro_batches), stage, training);
+  distx::pipeline::Pipeline pipeline(along, distx::pipeline::one_forward_one_backward(2, micro_batches), stage,
+                                     training);
   Clock clock;
   for (int step = 0;; ++step) try {
       clock.begin_step();

@@ -128,6 +128,7 @@ T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32) {
   return standin::shuffled(mask, value, standin::within(standin::lane() ^ static_cast<unsigned>(lanes), width));
 }
 inline unsigned __ballot_sync(unsigned mask, int predicate) { return standin::lanes_with(mask, predicate != 0); }
+inline int __ffs(int value) { return value == 0 ? 0 : std::countr_zero(static_cast<unsigned>(value)) + 1; }
 inline int __any_sync(unsigned mask, int predicate) { return standin::lanes_with(mask, predicate != 0) != 0 ? 1 : 0; }
 inline int __all_sync(unsigned mask, int predicate) { return standin::lanes_with(mask, predicate == 0) == 0 ? 1 : 0; }
 

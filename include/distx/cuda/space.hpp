@@ -5,8 +5,15 @@
 
 namespace distx::inline DISTX_ABI {
 
+namespace cuda::detail::tensors {
+
+/// Makes this namespace one of those in which functions on a GPU's memory are looked up.
+struct Kernels {};
+
+}  // namespace cuda::detail::tensors
+
 /// The memory of one of this process's GPUs. Streams order the work on it.
-struct Cuda {
+struct Cuda : cuda::detail::tensors::Kernels {
   using stream = CudaStreamRef;
   using event = CudaEvent;
   using owned_stream = CudaStream;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/parallel/layers/tensor_parallel.hpp"
+#include "distx/tensor/ops/bias.hpp"
 #include "distx/tensor/ops/contract.hpp"
 #include "distx/tensor/ops/embedding.hpp"
 
@@ -35,6 +36,12 @@ struct PositionsGradient {
     return table;
   }
 };
+
+/// The values of `count` rows from `first` on.
+template <class T, class Space>
+Span<T, Space> rows_of(const TensorRef<T, 2, Space>& table, std::size_t first, std::size_t count) {
+  return table.values().subspan(first * table.extent(1), count * table.extent(1));
+}
 
 }  // namespace detail
 
@@ -115,11 +122,12 @@ class ParallelEmbedding {
     const auto rows = redistribute<typename Split::residual>(ops::embedding(ids, tokens()));  // one rank's, plus zeros
     const auto& x = detail::computed(rows);
     const std::size_t first = x.offset()[1];
-    return rules::apply<detail::AddPositions>(x, detail::computed(positions_), [&](auto in, auto table, auto out) {
-      for (std::size_t b = 0; b < in.extent(0); ++b)
-        for (std::size_t t = 0; t < in.extent(1); ++t)
-          for (std::size_t i = 0; i < in.extent(2); ++i) out(b, t, i) = in(b, t, i) + table(first + t, i);
-    });
+    return rules::apply<detail::AddPositions>(
+        x, detail::computed(positions_), [&](auto stream, auto in, auto table, auto out) {
+          using detail::add_to_rows;
+          add_to_rows(stream, detail::as_matrix(in, 1), detail::rows_of(table, first, in.extent(1)),
+                      detail::as_matrix(out, 1));
+        });
   }
   /// Declares the gradients of both tables ready, from that of the result. Collective over the model axis.
   template <class Ids, class G, class Training>
@@ -128,14 +136,13 @@ class ParallelEmbedding {
     training.ready(tokens(), ops::embedding_backward(detail::extents_of(tokens()), ids,
                                                      redistribute<typename Split::tokens>(gradient)));
     const std::size_t first = gradient.offset()[1];
-    training.ready(positions_, rules::apply<detail::PositionsGradient>(
-                                   detail::extents_of(positions_), gradient, [&](auto, auto terms, auto out) {
-                                     fill(typename G::space::stream{}, out.values(), 0);
-                                     for (std::size_t b = 0; b < terms.extent(0); ++b)
-                                       for (std::size_t t = 0; t < terms.extent(1); ++t)
-                                         for (std::size_t i = 0; i < terms.extent(2); ++i)
-                                           out(first + t, i) += terms(b, t, i);
-                                   }));
+    training.ready(positions_,
+                   rules::apply<detail::PositionsGradient>(
+                       detail::extents_of(positions_), gradient, [&](auto stream, auto, auto terms, auto out) {
+                         using detail::sum_of_rows;
+                         fill(stream, out.values(), 0);
+                         sum_of_rows(stream, detail::as_matrix(terms, 1), detail::rows_of(out, first, terms.extent(1)));
+                       }));
   }
 
   /// Call ParallelOutput's functions on the table of tokens.

@@ -16,11 +16,13 @@ namespace layers {
 /// activations and gradients, and `ready` rounds the reduced gradients.
 /// @tparam SequenceParallel  whether tokens of the residual stream are sharded over the model axis too (Korthikanti et
 ///   al., 2022, arXiv 2205.05198), so that norms and residuals are neither repeated nor stored on every rank
-template <detail::MeshType MeshT, class Data, class Model, bool SequenceParallel = false>
+/// @tparam Space  the memory of weights and activations; for a GPU's, include distx/cuda_blas.hpp
+template <detail::MeshType MeshT, class Data, class Model, bool SequenceParallel = false, MemorySpace Space = Host>
 struct TensorParallel {
   using mesh = MeshT;
   using data = Data;
   using model = Model;
+  using space = Space;
   /// The layout of the residual stream between layers.
   using residual = Layout<Shard<0, Data>, std::conditional_t<SequenceParallel, Shard<1, Model>, Replicated<Model>>>;
   /// The layout of a sharded weight's other operand: all tokens of this rank's batches.
@@ -28,10 +30,10 @@ struct TensorParallel {
 
   /// A weight of the model.
   template <class T, std::size_t Rank, class... Ps>
-  using weight = TensorParameter<T, Rank, MeshT, Layout<Ps...>>;
+  using weight = TensorParameter<T, Rank, MeshT, Layout<Ps...>, Space>;
   /// An activation of layers with weights of type T.
   template <class T, std::size_t Rank, class... Ps>
-  using tensor = DistTensor<accumulator_t<T>, Rank, MeshT, Layout<Ps...>>;
+  using tensor = DistTensor<accumulator_t<T>, Rank, MeshT, Layout<Ps...>, Space>;
 };
 
 }  // namespace layers

@@ -101,13 +101,18 @@ auto applied(const Caller& caller, Kernel&& kernel, const Xs&... xs) {
   }
 }
 
+/// A tensor as a matrix: the first `leading` dimensions as rows, the others as columns.
+template <class T, std::size_t Rank, class Space>
+MatrixRef<T, Space> as_matrix(const TensorRef<T, Rank, Space>& x, std::size_t leading) {
+  std::size_t rows = 1, columns = 1;
+  for (std::size_t d = 0; d < Rank; ++d) (d < leading ? rows : columns) *= x.extent(d);
+  return {x.values(), rows, columns};
+}
 /// A tensor as a matrix: the dimensions before the last as rows, the last as columns.
 template <class T, std::size_t Rank, class Space>
 MatrixRef<T, Space> as_rows(const TensorRef<T, Rank, Space>& x) {
   static_assert(Rank >= 1, "distx: a tensor of rank 0 does not have rows");
-  std::size_t rows = 1;
-  for (std::size_t d = 0; d + 1 < Rank; ++d) rows *= x.extent(d);
-  return {x.values(), rows, x.extent(Rank - 1)};
+  return as_matrix(x, Rank - 1);
 }
 
 /// out = left * right, by the memory space's own `local_matmul`.

@@ -52,14 +52,14 @@ void reject_add_bias() {
 template <class Rule, class X>
 auto sum_rows(const Caller& caller, const X& x) {
   return applied<Rule>(
-      caller, [](auto rows, auto out) { sum_of_rows(typename X::space::stream{}, as_rows(rows), out.values()); }, x);
+      caller, [](auto stream, auto rows, auto out) { sum_of_rows(stream, as_rows(rows), out.values()); }, x);
 }
 
 }  // namespace detail
 
 namespace ops {
 
-/// Returns x (…, n) plus b (n) in each row. Local, on the host's memory.
+/// Returns x (…, n) plus b (n) in each row. Local, stream-ordered; in GPU memory for float and double.
 ///
 /// On each axis both are replicated, or `x` is sharded in its last dimension and `b` is too, or `x` is sharded in
 /// another dimension and `b` is replicated, or both are Partial. The result has the extents and the layout of `x`. The
@@ -71,8 +71,9 @@ template <DistributedTensor X, DistributedTensor B>
   if constexpr (detail::Applicable<Rule, X, B>) {
     return detail::applied<Rule>(
         {"add_bias", location},
-        [](auto rows, auto bias, auto out) {
-          detail::add_to_rows(typename X::space::stream{}, detail::as_rows(rows), bias.values(), detail::as_rows(out));
+        [](auto stream, auto rows, auto bias, auto out) {
+          using detail::add_to_rows;
+          add_to_rows(stream, detail::as_rows(rows), bias.values(), detail::as_rows(out));
         },
         x, b);
   } else {
@@ -81,7 +82,8 @@ template <DistributedTensor X, DistributedTensor B>
   }
 }
 
-/// Returns the sum of x (…, n) over all dimensions but the last, (n). Local, on the host's memory.
+/// Returns the sum of x (…, n) over all dimensions but the last, (n). Local, stream-ordered; in GPU memory for float
+/// and double.
 ///
 /// Where `x` is Partial, or sharded in a dimension that is summed over, the result is Partial: redistribute it when the
 /// sum is needed.

@@ -152,6 +152,24 @@ void causal_attention_backward(HostStream, const TensorRef<const T, 5>& x, const
 }
 /// @}
 
+/// The attention by the memory space's own kernels.
+template <class Stream, class In, class Out>
+void attend_causally(Stream stream, const In& x, const Out& out) {
+  constexpr bool can = requires { causal_attention(stream, x, out); };
+  static_assert(can,
+                "distx: causal_attention: no included header has kernels for these elements in this memory space; "
+                "include one that does (for GPUs distx/cuda_blas.hpp)");
+  if constexpr (can) causal_attention(stream, x, out);
+}
+template <class Stream, class In, class Gradient, class Out>
+void attend_causally_backward(Stream stream, const In& x, const Gradient& gradient, const Out& out) {
+  constexpr bool can = requires { causal_attention_backward(stream, x, gradient, out); };
+  static_assert(can,
+                "distx: causal_attention_backward: no included header has kernels for these elements in this memory "
+                "space; include one that does (for GPUs distx/cuda_blas.hpp)");
+  if constexpr (can) causal_attention_backward(stream, x, gradient, out);
+}
+
 template <class X>
 void reject_causal_attention() {
   using Missing = missing_case<rules::CausalAttention, X>;
@@ -183,7 +201,8 @@ namespace ops {
 ///
 /// `x` holds queries, keys and values, (batch, length, 3, heads, size); the result is (batch, length, heads, size). On
 /// each axis `x` is replicated or sharded in the batch (dimension 0) or the heads (3), and so is the result (0 or 2).
-/// Local, on the host's memory, for float and double.
+/// Local, stream-ordered, for float and double; in GPU memory by cuBLAS, with memory for one batch item's weights
+/// (heads, length, length).
 /// @throws InvalidArgument if the third extent is not 3
 template <DistributedTensor X>
 [[nodiscard]] auto causal_attention(const X& x, std::source_location location = std::source_location::current()) {
@@ -191,7 +210,7 @@ template <DistributedTensor X>
   if constexpr (detail::Applicable<Rule, X>) {
     return detail::applied<Rule>(
         {"causal_attention", location},
-        [](auto in, auto out) { detail::causal_attention(typename X::space::stream{}, in, out); }, x);
+        [](auto stream, auto in, auto out) { detail::attend_causally(stream, in, out); }, x);
   } else {
     detail::reject_causal_attention<X>();
     return detail::placeholder<Rule, X>();
@@ -209,10 +228,8 @@ template <DistributedTensor X, DistributedTensor G>
   if constexpr (detail::Applicable<Rule, X, G>) {
     return detail::applied<Rule>(
         {"causal_attention_backward", location},
-        [](auto in, auto grads, auto out) {
-          detail::causal_attention_backward(typename X::space::stream{}, in, grads, out);
-        },
-        x, gradient);
+        [](auto stream, auto in, auto grads, auto out) { detail::attend_causally_backward(stream, in, grads, out); }, x,
+        gradient);
   } else {
     detail::reject_causal_attention_backward<X, G>();
     return detail::placeholder<Rule, X, G>();

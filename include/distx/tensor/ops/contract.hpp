@@ -24,14 +24,6 @@ bool agree(const Extents<Rank>& x, std::size_t begin, const Extents<More>& y, st
     if (x[begin + d] != y[from + d]) return false;
   return true;
 }
-/// A tensor as a matrix: the first `leading` dimensions as rows, the others as columns.
-template <class T, std::size_t Rank, class Space>
-MatrixRef<T, Space> as_matrix(const TensorRef<T, Rank, Space>& x, std::size_t leading) {
-  std::size_t rows = 1, columns = 1;
-  for (std::size_t d = 0; d < Rank; ++d) (d < leading ? rows : columns) *= x.extent(d);
-  return {x.values(), rows, columns};
-}
-
 }  // namespace detail
 
 namespace rules {

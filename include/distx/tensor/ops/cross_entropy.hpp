@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "distx/comm/detail/in_order.hpp"
 #include "distx/memory/sums.hpp"
 #include "distx/tensor/ops/embedding.hpp"
 
@@ -114,17 +115,14 @@ void reduce_rows(const X& x, Span<T, typename X::space> values, Op op, const std
   const auto sharding = sharding_of(x).axes(rank_of<X> - 1);
   for (std::size_t i = 0; i < sharding.count; ++i) axes |= 1U << sharding.axis[i];
   if (axes != 0)
-    in_space<Space>(state_of(x.mesh())).over(axes).execute(AllReduce<T, Op, Space>{values, values, op, location});
+    make_in_order(in_space<Space>(state_of(x.mesh())).over(axes), AllReduce<T, Op, Space>{values, values, op, location},
+                  stream_of(x));
 }
 
 template <class Logits, class Targets>
 void reject_cross_entropy() {
   if constexpr (!on_one_mesh<Logits, Targets>) {
     static_assert(on_one_mesh<Logits, Targets>, "distx: cross_entropy: the operands are on meshes of different types");
-  } else if constexpr (!HostAccessible<typename Logits::space>) {
-    static_assert(HostAccessible<typename Logits::space>,
-                  "distx: cross_entropy: it is implemented for the host's memory only; copy the logits there with "
-                  "to_space<Host>, or use rules::apply<Rule>(logits, targets, kernel) with a custom kernel");
   } else {
     using Missing = missing_case<rules::CrossEntropy, Logits, Targets>;
     constexpr bool partial = Missing::operands[0].is_partial();
@@ -156,12 +154,12 @@ namespace ops {
 ///
 /// Targets are integers in [0, v). On each axis the rows of both are sharded alike, or the targets are replicated and
 /// the logits are replicated or sharded in the vocabulary. Collective over the axes that shard the vocabulary: there
-/// two all-reduces of together three numbers per row; the logits are not moved. Local otherwise. Blocks until the
-/// result is complete; on the host's memory.
+/// two all-reduces of together three numbers per row; the logits are not moved. Local otherwise. Stream-ordered.
 ///
 ///     auto [losses, log_sums] = distx::ops::cross_entropy(logits, targets);
 ///     auto gradient = distx::ops::cross_entropy_backward(logits, targets, log_sums, gradient_of_losses);
-/// @throws DataError for a target outside [0, v)
+/// @throws DataError for a target outside [0, v); in GPU memory, where the check would block the host, its loss and its
+///   row's gradient are NaNs
 /// @throws InvalidArgument if the extents do not match, or the operands are on different meshes
 /// @throws MismatchError, TimeoutError, RevokedError, RankFailure as `all_reduce` does
 template <DistributedTensor Logits, DistributedTensor Targets>
@@ -169,26 +167,28 @@ template <DistributedTensor Logits, DistributedTensor Targets>
                                  std::source_location location = std::source_location::current()) {
   static_assert(std::integral<detail::value_of<Targets>>, "distx: cross_entropy: the targets are not integers");
   using Rule = rules::CrossEntropy;
-  if constexpr (detail::Applicable<Rule, Logits, Targets> && HostAccessible<typename Logits::space>) {
+  if constexpr (detail::Applicable<Rule, Logits, Targets>) {
+    using detail::maxima_of_rows, detail::sums_of_rows, detail::cross_entropy_of_rows;
     using T = detail::value_of<Logits>;
     using Space = typename Logits::space;
-    const typename Space::stream stream{};
     const detail::Caller caller{"cross_entropy", location};
     auto losses = detail::result_for<Rule>(caller, logits, targets);
+    const auto stream = losses.stream();
     auto log_sums = detail::result_for<rules::CrossEntropyLogSums>(caller, logits, targets);
     const auto part = detail::as_rows(detail::local_view(logits));
-    Buffer<T, Space> maxima(part.rows, uninitialized);
-    Buffer<double, Space> both(2 * part.rows, uninitialized);
+    const auto maxima = detail::buffer_on<T, Space>(stream, part.rows, uninitialized);
+    const auto both = detail::buffer_on<double, Space>(stream, 2 * part.rows, uninitialized);
     const Span<const T, Space> row_maxima(maxima.span());
     const auto sums = both.span().first(part.rows), at_targets = both.span().subspan(part.rows, part.rows);
     constexpr std::size_t last = detail::rank_of<Logits> - 1;
-    detail::maxima_of_rows(stream, part, maxima.span());
+    maxima_of_rows(stream, part, maxima.span());
     detail::reduce_rows(logits, maxima.span(), Max{}, location);
-    detail::sums_of_rows(stream, part, detail::local_view(targets).values(), detail::box_of(logits).begin[last],
-                         logits.extents()[last], row_maxima, sums, at_targets,
-                         detail::context_of(logits.mesh(), "cross_entropy", location));
+    sums_of_rows(stream, part, detail::local_view(targets).values(), detail::box_of(logits).begin[last],
+                 logits.extents()[last], row_maxima, sums, at_targets,
+                 detail::context_of(logits.mesh(), "cross_entropy", location));
     detail::reduce_rows(logits, both.span(), Sum{}, location);
-    detail::cross_entropy_of_rows<T>(stream, row_maxima, sums, at_targets, losses.local(), log_sums.local());
+    cross_entropy_of_rows(stream, row_maxima, Span<const double, Space>(sums), Span<const double, Space>(at_targets),
+                          losses.local(), log_sums.local());
     return CrossEntropyResult<decltype(losses), decltype(log_sums)>{std::move(losses), std::move(log_sums)};
   } else {
     detail::reject_cross_entropy<Logits, Targets>();
@@ -198,12 +198,12 @@ template <DistributedTensor Logits, DistributedTensor Targets>
 }
 
 /// Returns the gradient of logits (…, v) in `cross_entropy`: (softmax(row) - onehot(target)) times the gradient of the
-/// row's loss. Local, on the host's memory.
+/// row's loss. Local, stream-ordered.
 ///
 /// Targets, `log_sums` and `gradient` (…) have the layout of `cross_entropy`'s result, which gave `log_sums`; where all
 /// are replicated, `gradient` may be Partial, and then the result is. The result has the extents and the layout of the
 /// logits.
-/// @throws DataError for a target outside [0, v)
+/// @throws DataError for a target outside [0, v); in GPU memory its row is NaNs
 /// @throws InvalidArgument if the extents do not match, or the operands are on different meshes
 template <DistributedTensor Logits, DistributedTensor Targets, DistributedTensor Sums, DistributedTensor G>
 [[nodiscard]] auto cross_entropy_backward(const Logits& logits, const Targets& targets, const Sums& log_sums,
@@ -213,12 +213,12 @@ template <DistributedTensor Logits, DistributedTensor Targets, DistributedTensor
   if constexpr (detail::Applicable<Rule, Logits, Targets, Sums, G>) {
     return detail::applied<Rule>(
         {"cross_entropy_backward", location},
-        [&](auto rows, auto selected, auto sums, auto grads, auto out) {
+        [&](auto stream, auto rows, auto selected, auto sums, auto grads, auto out) {
+          using detail::cross_entropy_gradient;
           constexpr std::size_t last = detail::rank_of<Logits> - 1;
-          detail::cross_entropy_gradient(typename Logits::space::stream{}, detail::as_rows(rows), selected.values(),
-                                         detail::box_of(logits).begin[last], logits.extents()[last], sums.values(),
-                                         grads.values(), detail::as_rows(out),
-                                         detail::context_of(logits.mesh(), "cross_entropy_backward", location));
+          cross_entropy_gradient(stream, detail::as_rows(rows), selected.values(), detail::box_of(logits).begin[last],
+                                 logits.extents()[last], sums.values(), grads.values(), detail::as_rows(out),
+                                 detail::context_of(logits.mesh(), "cross_entropy_backward", location));
         },
         logits, targets, log_sums, gradient);
   } else {

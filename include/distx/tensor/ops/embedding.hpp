@@ -82,13 +82,12 @@ void reject_embedding_backward() {
 
 namespace ops {
 
-/// Returns the rows of table (v, n) that ids (…) select, (…, n), with the table's element type. Local, on the host's
-/// memory.
+/// Returns the rows of table (v, n) that ids (…) select, (…, n), with the table's element type. Local, stream-ordered.
 ///
 /// Ids are integers in [0, v). On each axis one of ids and table is replicated: sharded ids shard the result; a table
 /// that is sharded in its vocabulary (dimension 0) makes the result Partial, one that is sharded in n (dimension 1)
 /// shards the last dimension of the result.
-/// @throws DataError for an id outside [0, v)
+/// @throws DataError for an id outside [0, v); in GPU memory, where the check would block the host, its row is NaNs
 /// @throws InvalidArgument if the operands are on different meshes
 template <DistributedTensor Ids, DistributedTensor Table>
 [[nodiscard]] auto embedding(const Ids& ids, const Table& table,
@@ -98,10 +97,10 @@ template <DistributedTensor Ids, DistributedTensor Table>
   if constexpr (detail::Applicable<Rule, Ids, Table>) {
     return detail::applied<Rule>(
         {"embedding", location},
-        [&](auto selected, auto rows, auto out) {
-          detail::take_rows(typename Table::space::stream{}, selected.values(), detail::as_rows(rows),
-                            detail::box_of(table).begin[0], table.extents()[0], detail::as_rows(out),
-                            detail::context_of(table.mesh(), "embedding", location));
+        [&](auto stream, auto selected, auto rows, auto out) {
+          using detail::take_rows;
+          take_rows(stream, selected.values(), detail::as_rows(rows), detail::box_of(table).begin[0],
+                    table.extents()[0], detail::as_rows(out), detail::context_of(table.mesh(), "embedding", location));
         },
         ids, table);
   } else {
@@ -109,12 +108,12 @@ template <DistributedTensor Ids, DistributedTensor Table>
     return detail::placeholder<Rule, Ids, Table>();
   }
 }
-/// Returns the gradient of table (v, n) in `embedding`, from ids (…) and the gradient of the result (…, n). Local, on
-/// the host's memory.
+/// Returns the gradient of table (v, n) in `embedding`, from ids (…) and the gradient of the result (…, n). Local,
+/// stream-ordered; in GPU memory for float and double.
 ///
 /// Of `table` only the extents and the layout matter. The result is sharded as the table; where the ids are sharded it
 /// is Partial. Gradients of equal ids are added in the order of the ids.
-/// @throws DataError for an id outside [0, v)
+/// @throws DataError for an id outside [0, v); in GPU memory its gradient is ignored
 /// @throws InvalidArgument if the extents do not match, or the operands are on different meshes
 template <DistributedTensor Table, DistributedTensor Ids, DistributedTensor G>
 [[nodiscard]] auto embedding_backward(const Table& table, const Ids& ids, const G& gradient,
@@ -124,10 +123,11 @@ template <DistributedTensor Table, DistributedTensor Ids, DistributedTensor G>
   if constexpr (detail::Applicable<Rule, Table, Ids, G>) {
     return detail::applied<Rule>(
         {"embedding_backward", location},
-        [&](auto, auto selected, auto grads, auto out) {
-          detail::add_to_rows_of(typename Table::space::stream{}, selected.values(), detail::as_rows(grads),
-                                 detail::box_of(table).begin[0], table.extents()[0], detail::as_rows(out),
-                                 detail::context_of(table.mesh(), "embedding_backward", location));
+        [&](auto stream, auto, auto selected, auto grads, auto out) {
+          using detail::add_to_rows_of;
+          add_to_rows_of(stream, selected.values(), detail::as_rows(grads), detail::box_of(table).begin[0],
+                         table.extents()[0], detail::as_rows(out),
+                         detail::context_of(table.mesh(), "embedding_backward", location));
         },
         table, ids, gradient);
   } else {

@@ -149,8 +149,8 @@ inline constexpr double layer_norm_epsilon = 1e-5;
 
 namespace ops {
 
-/// Returns each row of x (…, n) normalized to mean 0 and variance 1, times weight (n), plus bias (n). Local, on the
-/// host's memory, for float and double.
+/// Returns each row of x (…, n) normalized to mean 0 and variance 1, times weight (n), plus bias (n). Local,
+/// stream-ordered, for float and double.
 ///
 /// `x` is replicated, or sharded in a dimension other than the last, on each axis; `weight` and `bias` are replicated.
 /// The result has the extents and the layout of `x`.
@@ -164,9 +164,10 @@ template <DistributedTensor X, DistributedTensor Weight, DistributedTensor Bias>
   if constexpr (detail::Applicable<Rule, X, Weight, Bias>) {
     return detail::applied<Rule>(
         {"layer_norm", location},
-        [&](auto rows, auto weights, auto biases, auto out) {
-          detail::normalize_rows(typename X::space::stream{}, detail::as_rows(rows), weights.values(), biases.values(),
-                                 epsilon, detail::as_rows(out));
+        [&](auto stream, auto rows, auto weights, auto biases, auto out) {
+          using detail::normalize_rows;
+          normalize_rows(stream, detail::as_rows(rows), weights.values(), biases.values(), epsilon,
+                         detail::as_rows(out));
         },
         x, weight, bias);
   } else {
@@ -200,22 +201,17 @@ template <DistributedTensor X, DistributedTensor Weight, DistributedTensor G>
   using Rule = rules::LayerNormBackward;
   const detail::Caller caller{"layer_norm_backward", location};
   if constexpr (detail::Applicable<Rule, X, Weight, G>) {
-    const typename X::space::stream stream{};
-    return LayerNormGradients{detail::applied<Rule>(
-                                  caller,
-                                  [&](auto rows, auto weights, auto grads, auto out) {
-                                    detail::normalize_rows_backward(stream, detail::as_rows(rows), weights.values(),
-                                                                    detail::as_rows(grads), epsilon,
-                                                                    detail::as_rows(out));
-                                  },
-                                  x, weight, gradient),
-                              detail::applied<rules::LayerNormWeight>(
-                                  caller,
-                                  [&](auto rows, auto grads, auto out) {
-                                    detail::normalize_rows_weight(stream, detail::as_rows(rows), detail::as_rows(grads),
-                                                                  epsilon, out.values());
-                                  },
-                                  x, gradient),
+    const auto of_input = [&](auto stream, auto rows, auto weights, auto grads, auto out) {
+      using detail::normalize_rows_backward;
+      normalize_rows_backward(stream, detail::as_rows(rows), weights.values(), detail::as_rows(grads), epsilon,
+                              detail::as_rows(out));
+    };
+    const auto of_weight = [&](auto stream, auto rows, auto grads, auto out) {
+      using detail::normalize_rows_weight;
+      normalize_rows_weight(stream, detail::as_rows(rows), detail::as_rows(grads), epsilon, out.values());
+    };
+    return LayerNormGradients{detail::applied<Rule>(caller, of_input, x, weight, gradient),
+                              detail::applied<rules::LayerNormWeight>(caller, of_weight, x, gradient),
                               detail::sum_rows<rules::SumRows>(caller, gradient)};
   } else {
     detail::reject_layer_norm_backward<X, Weight, G>();

@@ -117,8 +117,9 @@ template <DistributedTensor X>
   if constexpr (detail::Applicable<Rule, X>) {
     return detail::applied<Rule>(
         {"softmax", location},
-        [](auto rows, auto out) {
-          detail::softmax_rows(typename X::space::stream{}, detail::as_rows(rows), detail::as_rows(out));
+        [](auto stream, auto rows, auto out) {
+          using detail::softmax_rows;
+          softmax_rows(stream, detail::as_rows(rows), detail::as_rows(out));
         },
         x);
   } else {
@@ -137,9 +138,9 @@ template <DistributedTensor Y, DistributedTensor G>
   if constexpr (detail::Applicable<Rule, Y, G>) {
     return detail::applied<Rule>(
         {"softmax_backward", location},
-        [](auto values, auto grads, auto out) {
-          detail::softmax_rows_backward(typename Y::space::stream{}, detail::as_rows(values), detail::as_rows(grads),
-                                        detail::as_rows(out));
+        [](auto stream, auto values, auto grads, auto out) {
+          using detail::softmax_rows_backward;
+          softmax_rows_backward(stream, detail::as_rows(values), detail::as_rows(grads), detail::as_rows(out));
         },
         y, gradient);
   } else {

@@ -73,7 +73,8 @@ void reject_add_trailing() {
 
 namespace ops {
 
-/// Returns x (m…, n…) plus b (n…), added at each index of the leading dimensions m. Local, on the host's memory.
+/// Returns x (m…, n…) plus b (n…), added at each index of the leading dimensions m. Local, stream-ordered; in GPU
+/// memory for float and double.
 ///
 /// On each axis both are replicated, or both are sharded in the same dimension of n, or `x` is sharded in a dimension
 /// of m and `b` is replicated, or both are Partial. The result has the extents and the layout of `x`.
@@ -85,10 +86,10 @@ template <DistributedTensor X, DistributedTensor B>
   if constexpr (detail::Applicable<Rule, X, B>) {
     return detail::applied<Rule>(
         {"add_trailing", location},
-        [](auto each, auto added, auto out) {
-          const std::size_t size = added.values().size();
-          for (std::size_t i = 0; i < out.values().size(); i += size)
-            for (std::size_t j = 0; j < size; ++j) out.data()[i + j] = each.data()[i + j] + added.data()[j];
+        [](auto stream, auto each, auto added, auto out) {
+          using detail::add_to_rows;
+          constexpr std::size_t m = detail::rank_of<X> - detail::rank_of<B>;
+          add_to_rows(stream, detail::as_matrix(each, m), added.values(), detail::as_matrix(out, m));
         },
         x, b);
   } else {
@@ -97,7 +98,7 @@ template <DistributedTensor X, DistributedTensor B>
   }
 }
 /// Returns the sum of x (m…, n…) over all but its last `N` dimensions, (n…): the gradient of `b` in `add_trailing`.
-/// Local, on the host's memory.
+/// Local, stream-ordered; in GPU memory for float and double.
 ///
 /// Where `x` is Partial, or sharded in a dimension that is summed over, the result is Partial.
 template <std::size_t N, DistributedTensor X>
@@ -106,11 +107,9 @@ template <std::size_t N, DistributedTensor X>
   if constexpr (detail::Applicable<Rule, X>) {
     return detail::applied<Rule>(
         {"sum_leading", location},
-        [](auto each, auto out) {
-          const std::size_t size = out.values().size();
-          detail::sum_of_rows<detail::value_of<X>>(typename X::space::stream{},
-                                                   {each.values(), size == 0 ? 0 : each.values().size() / size, size},
-                                                   out.values());
+        [](auto stream, auto each, auto out) {
+          using detail::sum_of_rows;
+          sum_of_rows(stream, detail::as_matrix(each, detail::rank_of<X> - N), out.values());
         },
         x);
   } else {

@@ -41,7 +41,7 @@ constexpr bool is_permutation() {
 namespace ops {
 
 /// Returns the tensor with its dimensions permuted: dimension i of the result is dimension i of the template arguments,
-/// so that `transpose<2, 0, 1>(x)` has dimension 2 of `x` first. Local; copies the elements, on the host's memory.
+/// so that `transpose<2, 0, 1>(x)` has dimension 2 of `x` first. Local, stream-ordered; copies the elements.
 ///
 /// Every placement is supported, Partial with Sum and Max included; a Shard follows its dimension.
 template <std::size_t First, std::size_t... Rest, DistributedTensor X>
@@ -55,7 +55,11 @@ template <std::size_t First, std::size_t... Rest, DistributedTensor X>
     if constexpr (detail::Applicable<Rule, X>) {
       return detail::applied<Rule>(
           {"transpose", location},
-          [](auto in, auto out) { detail::permute(typename X::space::stream{}, in, out, {First, Rest...}); }, x);
+          [](auto stream, auto in, auto out) {
+            using detail::permute;
+            permute(stream, in, out, {First, Rest...});
+          },
+          x);
     } else {
       static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
                     "distx: transpose: the operand is Partial with an op other than Sum or Max; redistribute it first");

@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Runs train_gpt_cuda as a user would, on GPUs or on the stand-in, and compares it with train_gpt on the host.
+
+    tests/examples/train_gpt_cuda.py PROGRAM TRAIN_GPT
+
+At every stage, on one GPU and several, with the weights whole or split, the losses are the host's within 1e-4; bfloat16,
+micro-batches, clipping, recomputation and checkpoints work; what is not supported is refused.
+"""
+import os
+import sys
+
+from programs import ROOT, agree, refused, report, resume
+
+SMALL = ["--layers", "1", "--width", "16", "--heads", "2", "--context", "16", "--batch", "2",
+         "--learning-rate", "1e-3", "--sample", "2", "--text", os.path.join(ROOT, "docs", "dlpack.md")]
+SHORT = [*SMALL, "--steps", "12"]
+
+
+def main():
+    program, host = sys.argv[1:]
+
+    def on_gpus(data, model, *more):
+        return [program, "--device", "cuda", "--ranks", str(data * model), "--mesh", f"data={data},model={model}", *more]
+
+    def on_host(ranks, *more):
+        return [host, "--backend", "threads", "--ranks", str(ranks), "--mesh", f"data={ranks},model=1", *SHORT, *more]
+
+    expected = {}
+    for ranks in (1, 2):
+        expected[ranks] = report(on_host(ranks))
+        for stage in range(4):
+            said = report(on_gpus(ranks, 1, *SHORT, "--zero", str(stage)))
+            agree(f"stage {stage} on {ranks}", expected[ranks], said, "step_losses")
+            agree(f"stage {stage} on {ranks}, held out", {"loss": [expected[ranks]["held_out_loss"]]},
+                  {"loss": [said["held_out_loss"]]}, "loss")
+    agree("model=2", expected[1], report(on_gpus(1, 2, *SHORT, "--zero", "1")), "step_losses")
+    several = ["--accumulate", "2", "--clip", "0.5", "--recompute", "--precision", "bf16", "--zero", "2"]
+    agree("bf16", report(on_host(2, *several)), report(on_gpus(2, 1, *SHORT, *several)), "step_losses", 1e-2)
+    for what, words in [(["--ranks", "2"], "--device cuda needs --mesh"), (["--mesh", "data=1,model=1", "--backend", "threads"], "NCCL")]:
+        refused([program, "--device", "cuda", *what, *SHORT], words, 1)
+    refused([host, "--device", "cuda", "--mesh", "data=1,model=1", *SHORT], "use train_gpt_cuda", 1)
+    resume("stage 2 on 2", on_gpus(2, 1, *SMALL, "--zero", "2", "--steps", "60"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Launches, products, host waits and allocations of a GPT's step, counted by the stand-in for CUDA.
+#include "../../examples/models/mesh_gpt.hpp"
+
+#include <doctest/doctest.h>
+
+#include <distx/cuda_blas.hpp>
+#include <distx/parallel/mesh_parallel.hpp>
+
+#include <array>
+
+#include "standin/standin.hpp"
+#include "tensor_meshes.hpp"
+
+namespace {
+
+using distx::Cuda;
+using gpu_meshes::Data;
+using gpu_meshes::Mesh;
+using gpu_meshes::Model;
+
+struct Cost {
+  std::size_t launches = standin::calls("cudaLaunchKernelEx");
+  std::size_t products = standin::calls("cublasGemmEx");
+  std::size_t products_of_heads = standin::calls("cublasGemmStridedBatchedEx");
+  std::size_t waits = standin::host_waits();
+  std::size_t blocking_allocations = standin::calls("cudaMalloc") + standin::calls("cudaMallocHost");
+  std::size_t collectives =
+      standin::calls("ncclAllReduce") + standin::calls("ncclReduceScatter") + standin::calls("ncclAllGather");
+
+  friend Cost operator-(Cost a, const Cost& b) {
+    a.launches -= b.launches, a.products -= b.products, a.products_of_heads -= b.products_of_heads;
+    a.waits -= b.waits, a.blocking_allocations -= b.blocking_allocations, a.collectives -= b.collectives;
+    return a;
+  }
+};
+
+/// Returns the cost of the third step on one rank.
+Cost cost_of_step(int stage, std::size_t layers) {
+  const examples::GptShape shape{.vocabulary = 11, .context = 4, .width = 8, .layers = layers, .heads = 2};
+  const std::vector<examples::Token> tokens{1, 2, 3, 4};
+  Cost cost;
+  gpu_meshes::on_mesh({1, 1}, [&](gpu_meshes::Rank& rank) {
+    examples::MeshGpt<float, distx::layers::TensorParallel<Mesh, Data, Model, false, Cuda>> model(rank.gpus, shape, 1);
+    distx::TensorParameterList<Cuda> list;
+    model.for_each_parameter([&](const auto& parameter) { list.add(parameter); });
+    distx::MeshParallel<Data, distx::ZeRO<distx::Dynamic>, distx::On<Cuda>> training(
+        rank.gpus, list, distx::AdamW{}, {.bucket_bytes = distx::unlimited, .stage = stage, .clip_norm = 1});
+    for (int step = 0; step < 3; ++step) {
+      rank.stream.synchronize();
+      const Cost before;
+      auto [loss, kept] = model.forward(tokens, tokens, 4, training);
+      model.backward(std::move(kept), training);
+      training.step({.learning_rate = 0.1});
+      cost = Cost() - before;
+    }
+    rank.stream.synchronize();
+  });
+  return cost;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a GPT's step on a GPU launches 39 kernels and 19 products a block, and blocks the host for tokens, targets, the "
+    "loss and its slopes only") {
+  for (const int stage : {0, 1, 2, 3}) {
+    CAPTURE(stage);
+    const Cost one = cost_of_step(stage, 1), two = cost_of_step(stage, 2), three = cost_of_step(stage, 3);
+    const Cost block = two - one, next = three - two;
+    CHECK(next.launches == block.launches);
+    // 10 forward, 17 backward, and one that adds each of 12 gradients; at stage 3 six more buckets are updated.
+    CHECK(block.launches == (stage < 3 ? 39 : 45));
+    CHECK(block.products == 12);          // four layers, forward, and backward for inputs and weights
+    CHECK(block.products_of_heads == 7);  // of one sequence: two forward, five backward of which one is repeated
+    CHECK(one.waits == 5);                // the loss is copied to memory that is not page-locked, which waits by itself
+    CHECK(three.waits == 5);
+    CHECK(three.blocking_allocations == 0);
+    CHECK(three.collectives == 0);
+  }
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The kernels of tensors' operations in GPU memory against the host's, in every layout of the meshes.
+#include <doctest/doctest.h>
+
+#include <distx/cuda_blas.hpp>
+#include <distx/tensor.hpp>
+#include <distx/tensor/ops.hpp>
+
+#include "cuda/placed.hpp"
+#include "tensor_meshes.hpp"
+
+namespace {
+
+using distx::Cuda;
+using distx::Host;
+using distx::Partial;
+using distx::Shard;
+using gpu_meshes::Data;
+using gpu_meshes::Mesh;
+using gpu_meshes::Model;
+using gpu_meshes::on_mesh;
+using gpu_meshes::Rank;
+namespace ops = distx::ops;
+
+/// Checks that the results differ by at most that number of roundings of numbers of their size, at least 1.
+template <class X, class Y>
+void near(const char* what, const X& on_gpu, const Y& on_host, double roundings) {
+  INFO(std::string(what));
+  static_assert(std::same_as<distx::detail::layout_of<X>, distx::detail::layout_of<Y>>);
+  const auto there = distx::to_space<Host>(on_gpu);
+  REQUIRE(there.extents() == on_host.extents());
+  const auto values = [](const auto& x) { return std::vector(x.local().begin(), x.local().end()); };
+  CHECK(roundings_between(values(there), values(on_host)) <= roundings);
+}
+
+/// For sums of a few hundred terms: in double, each addition may round.
+template <class T>
+inline constexpr double of_sums = std::is_same_v<T, double> ? 128 : 2;
+
+/// Calls f(mesh, space…) for both meshes, and compares the tensors of the tuples that it returns.
+template <class F>
+void compare(Rank& rank, const char* what, double roundings, F&& f) {
+  const auto gpu = f(rank.gpus, Cuda{});
+  const auto host = f(rank.host);
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    (near(what, std::get<I>(gpu), std::get<I>(host), roundings), ...);
+  }(std::make_index_sequence<std::tuple_size_v<std::remove_cvref_t<decltype(gpu)>>>());
+}
+
+/// Calls f(rank) on one rank, and where all tensors are sharded over both axes.
+template <class F>
+void whole_and_split(F&& f) {
+  on_mesh({1, 1}, f);
+  on_mesh({2, 2}, f);
+}
+
+/// Ids below 11, some of which are equal.
+template <class... Ps>
+auto ids(const Mesh& mesh, const distx::Extents<2>& extents) {
+  return distx::generate<std::uint16_t, Ps...>(mesh, extents,
+                                               [](const auto& at) { return (5 * at[0] + at[1] * at[1]) % 11; });
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("rows: biases, sums, layer norm and softmax equal the host's", T, float, double) {
+  // Columns of one warp and of several, rows of one slice and of several.
+  for (const auto& [rows, columns] : {std::pair<std::size_t, std::size_t>{3, 5}, {4, 70}, {331, 33}, {0, 4}})
+    whole_and_split([&](Rank& rank) {
+      const distx::Extents<3> extents{2, rows, columns};
+      compare(rank, "add_bias", 0, [&]<class... Space>(const Mesh& mesh, Space...) {
+        const auto x = distx::random<T, Space..., Shard<1, Data>, Shard<2, Model>>(mesh, extents, 1, -1);
+        const auto b = distx::random<T, Space..., Shard<0, Model>>(mesh, {columns}, 2, -1);
+        const auto more = distx::random<T, Space..., Shard<1, Model>>(mesh, {rows, columns}, 2, -1);
+        const auto y = distx::random<T, Space..., Shard<0, Data>, Shard<2, Model>>(mesh, extents, 3, -1);
+        return std::tuple(ops::add_bias(x, b), ops::add_trailing(y, more));
+      });
+      compare(rank, "sums", of_sums<T>, [&]<class... Space>(const Mesh& mesh, Space...) {
+        const auto x = distx::random<T, Space..., Shard<1, Data>, Shard<2, Model>>(mesh, extents, 1, -1);
+        return std::tuple(ops::sum_rows(x), ops::sum_leading<2>(distx::redistribute<Shard<0, Data>>(x)));
+      });
+      compare(rank, "layer_norm", 4 * of_sums<T>, [&]<class... Space>(const Mesh& mesh, Space...) {
+        const auto x = distx::random<T, Space..., Shard<1, Data>>(mesh, extents, 1, -1, 3);
+        const auto g = distx::random<T, Space..., Shard<1, Data>>(mesh, extents, 2, -1);
+        const auto w = distx::random<T, Space...>(mesh, {columns}, 3),
+                   b = distx::random<T, Space...>(mesh, {columns}, 4);
+        auto [input, weight, bias] = ops::layer_norm_backward(x, w, g);
+        return std::tuple(ops::layer_norm(x, w, b), std::move(input), std::move(weight), std::move(bias));
+      });
+      compare(rank, "softmax", 8, [&]<class... Space>(const Mesh& mesh, Space...) {
+        const auto x = distx::random<T, Space..., Shard<1, Data>>(mesh, extents, 1, -9, 9);
+        const auto g = distx::random<T, Space..., Shard<1, Data>>(mesh, extents, 2, -1);
+        auto y = ops::softmax(x);
+        auto slope = ops::softmax_backward(y, g);
+        return std::tuple(std::move(y), std::move(slope));
+      });
+    });
+}
+
+TEST_CASE_TEMPLATE("embedding, its gradient and transpose have the host's bits", T, float, double) {
+  for (const std::size_t length : {3U, 41U})
+    for (const std::size_t width : {4U, 37U})
+      whole_and_split([&](Rank& rank) {
+        compare(rank, "embedding", 0, [&]<class... Space>(const Mesh& mesh, Space...) {
+          const distx::Extents<2> extents{2, length};
+          auto selected = ids<Shard<0, Data>>(mesh, extents);
+          const auto table = distx::random<T, Space..., Shard<0, Model>>(mesh, {11, width}, 1, -1);
+          const auto g = distx::random<T, Space..., Shard<0, Data>>(mesh, {2, length, width}, 2, -1);
+          const auto of = [&](const auto& indices) {
+            auto rows = ops::embedding(indices, table);
+            auto turned = ops::transpose<2, 0, 1>(rows);
+            return std::tuple(std::move(rows), std::move(turned), ops::embedding_backward(table, indices, g));
+          };
+          if constexpr (sizeof...(Space) == 0)
+            return of(selected);
+          else
+            return of(distx::to_space<Space...>(selected));
+        });
+      });
+}
+
+TEST_CASE_TEMPLATE("cross entropy equals the host's, with the vocabulary sharded or not", T, float, double) {
+  for (const std::size_t vocabulary : {11U, 150U})
+    whole_and_split([&](Rank& rank) {
+      compare(rank, "cross_entropy", 8, [&]<class... Space>(const Mesh& mesh, Space...) {
+        const auto logits =
+            distx::random<T, Space..., Shard<0, Data>, Shard<2, Model>>(mesh, {2, 5, vocabulary}, 1, -6, 6);
+        const auto slopes = distx::random<T, Space..., Shard<0, Data>>(mesh, {2, 5}, 2, -1);
+        auto selected = ids<Shard<0, Data>>(mesh, {2, 5});
+        const auto of = [&](const auto& targets) {
+          auto [losses, log_sums] = ops::cross_entropy(logits, targets);
+          auto gradient = ops::cross_entropy_backward(logits, targets, log_sums, slopes);
+          return std::tuple(std::move(losses), std::move(gradient));
+        };
+        if constexpr (sizeof...(Space) == 0)
+          return of(selected);
+        else
+          return of(distx::to_space<Space...>(selected));
+      });
+    });
+}
+
+TEST_CASE_TEMPLATE("causal attention and its gradient equal the host's", T, float, double) {
+  for (const std::size_t length : {1U, 6U, 35U})
+    whole_and_split([&](Rank& rank) {
+      compare(rank, "causal_attention", 32, [&]<class... Space>(const Mesh& mesh, Space...) {
+        const auto x =
+            distx::random<T, Space..., Shard<0, Data>, Shard<3, Model>>(mesh, {2, length, 3, 3, 5}, 1, -2, 2);
+        const auto g = distx::random<T, Space..., Shard<0, Data>, Shard<2, Model>>(mesh, {2, length, 3, 5}, 2, -1);
+        return std::tuple(ops::causal_attention(x), ops::causal_attention_backward(x, g));
+      });
+    });
+}
+
+TEST_CASE("an id that is not in the vocabulary gives NaNs, and no other row") {
+  on_mesh({1, 1}, [](Rank& rank) {
+    const auto selected = distx::to_space<Cuda>(
+        distx::generate<int>(rank.gpus, distx::Extents<1>{3}, [](const auto& at) { return at[0] == 1 ? -1 : 2; }));
+    const auto table = distx::random<float, Cuda>(rank.gpus, {3, 2}, 1);
+    const auto rows = distx::to_space<Host>(ops::embedding(selected, table));
+    for (std::size_t i = 0; i < 6; ++i) CHECK(std::isnan(rows.local()[i]) == (i / 2 == 1));
+    const auto logits = distx::random<float, Cuda>(rank.gpus, {3, 2}, 1);
+    const auto past = distx::to_space<Cuda>(
+        distx::generate<int>(rank.gpus, distx::Extents<1>{3}, [](const auto& at) { return at[0] == 1 ? 2 : 1; }));
+    const auto [losses, log_sums] = ops::cross_entropy(logits, past);
+    const auto slopes = distx::full<float, Cuda>(rank.gpus, {3}, 1);
+    const auto gradient = distx::to_space<Host>(ops::cross_entropy_backward(logits, past, log_sums, slopes));
+    const auto there = distx::to_space<Host>(losses);
+    for (std::size_t i = 0; i < 3; ++i) CHECK(std::isnan(there.local()[i]) == (i == 1));
+    for (std::size_t i = 0; i < 6; ++i) CHECK(std::isnan(gradient.local()[i]) == (i / 2 == 1));
+  });
+}
