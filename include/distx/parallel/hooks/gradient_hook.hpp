@@ -34,8 +34,9 @@ struct BucketShape {
 struct GradientBucket {
   const BucketShape& shape;
   Span<float> gradients;  ///< this rank's; the hook may overwrite them
-  Span<float> averages;   ///< of `size` or of this rank's shard: written by the hook; may be a part of `gradients`
-  Span<float> state;      ///< of this bucket and rank, kept from step to step
+  Span<float> averages;   ///< of those from `begin` on, which this rank needs; either a part of `gradients` or separate
+  std::size_t begin;
+  Span<float> state;  ///< of this bucket and rank, kept from step to step
   AnyCommunicator<>& comm;
   std::source_location location;  ///< of the call that is named in errors
 };

@@ -292,7 +292,7 @@ class GradientReducer {
     if constexpr (HostAccessible<Space>) {
       if (compares_order_) execute(comms_.reducing(), Barrier<Space>{location_, order_});
       const auto shape = buffer.shape(entries_, policies_.stage == 0);
-      buffer.hook->reduce({shape, floats(buffer.gradient), floats(buffer.received(adds_)), buffer.hook_state,
+      buffer.hook->reduce({shape, floats(buffer.gradient), floats(buffer.received(adds_)), buffer.begin, buffer.hook_state,
                            comms_.reducing(), location_});
     }
   }
