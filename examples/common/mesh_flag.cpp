@@ -41,6 +41,8 @@ std::array<int, 2> MeshFlag::sizes(const TrainingFlags& training) const {
                                  ": give data=2,model=2, the numbers of ranks that batches and weights are split over");
   if (training.reproducible)
     throw distx::InvalidArgument("--mesh does not support --reproducible: leave one of them out");
+  if (training.compress != "none")
+    throw distx::InvalidArgument("--mesh does not support --compress: leave one of them out");
   if (training.optimizer != "adamw" && training.optimizer != "sgd")
     throw distx::InvalidArgument("--mesh does not support --optimizer " + training.optimizer +
                                  ", which needs whole weights: use --optimizer adamw or sgd");

@@ -58,6 +58,7 @@ struct Way {
   bool borrowed = false;
   std::size_t steps = 3;
   double rate = 0.01;
+  bool one_batch = false;  ///< the same targets in each step
 };
 
 /// Trains towards the mean of the ranks' targets, which are other ones in each step.
@@ -82,7 +83,7 @@ Trained train(distx::ThreadCommunicator& comm, const Way& way, const Optimizer& 
       way.options);
   const auto before = metered.ledger();
   for (std::size_t step = 0; step < way.steps; ++step) {
-    const std::size_t sample = 10 * step + static_cast<std::size_t>(comm.rank());
+    const std::size_t sample = (way.one_batch ? 0 : 10 * step) + static_cast<std::size_t>(comm.rank());
     const auto pass = [&](const auto& all) {
       for (std::size_t p = std::size(shapes); p-- > 0;) {
         const auto weights = training.unshard(all[p]);
@@ -104,11 +105,11 @@ Trained train(distx::ThreadCommunicator& comm, const Way& way, const Optimizer& 
   return result;
 }
 
-template <class... Policies>
-std::vector<Trained> train_on(int ranks, const Way& way) {
+template <class... Policies, class Optimizer = distx::AdamW>
+std::vector<Trained> train_on(int ranks, const Way& way, const Optimizer& optimizer = {}) {
   std::vector<Trained> all(static_cast<std::size_t>(ranks));
   toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
-    all[static_cast<std::size_t>(comm.rank())] = train<Policies...>(comm, way);
+    all[static_cast<std::size_t>(comm.rank())] = train<Policies...>(comm, way, optimizer);
   });
   for (const auto& each : all) CHECK(toy::same_bits(each.weights, all.front().weights));
   return all;
@@ -125,6 +126,32 @@ std::vector<float> check_same_bits(int ranks) {
     CHECK(toy::same_bits(all.front().weights, expected));
   });
   return expected;
+}
+
+/// PowerSGD without error feedback.
+struct Forgetful : PowerSGD<1> {
+  static void reduce(const GradientBucket& bucket) {
+    std::size_t errors = 0;
+    for (const auto& each : bucket.shape.parameters)
+      if (each.rows > 8) errors += each.size;
+    std::fill_n(bucket.state.begin(), errors, 0.0F);
+    PowerSGD<1>::reduce(bucket);
+  }
+};
+
+/// Half the squared distance of the matrices to the targets' mean after steps with one batch.
+template <class... Policies>
+double loss_after(std::size_t steps, double rate) {
+  const auto weights =
+      train_on<Policies...>(2, {.options = {.stage = 2}, .steps = steps, .rate = rate, .one_batch = true}, distx::SGD{})
+          .front()
+          .weights;
+  double loss = 0;
+  std::size_t at = 0;
+  for (std::size_t p = 0; p < std::size(shapes); ++p)
+    for (std::size_t i = 0; i < elements(shapes[p]); ++i, ++at)
+      loss += 0.5 * std::pow(weights[at] - 0.5 * (double{target(p, i, 0)} + double{target(p, i, 1)}), 2);
+  return loss;
 }
 
 }  // namespace
@@ -165,6 +192,166 @@ TEST_CASE("gradients of 8 bits give the same weights on every rank, near those o
       CHECK((largest == 0) == (ranks == 1));
       CHECK(largest < 0.04);
     });
+}
+
+TEST_CASE("without error feedback PowerSGD leaves a higher loss") {
+  const double exact = loss_after<>(100, 0.01), compressed = loss_after<distx::Compress<PowerSGD<1>>>(100, 0.01);
+  CHECK(compressed < 1.5 * exact);
+  CHECK(loss_after<distx::Compress<Forgetful>>(100, 0.01) > 3 * compressed);
+}
+
+TEST_CASE("the bytes of a step are those of the compressed gradients") {
+  std::size_t padded = 0;  // elements, each parameter in lines of 64 bytes
+  for (const auto& shape : shapes) padded += (elements(shape) + 15) / 16 * 16;
+  // A matrix of 90 x 33, 24 x 40 or 100 x 200 is sent as two factors; what is left are 24 + 1 + 35 + 7 elements.
+  constexpr std::size_t factors = 2 * (90 + 33 + 24 + 40 + 100 + 200) + 24 + 1 + 35 + 7;
+  for (const int ranks : {1, 2, 3, 4})
+    for (const int stage : {0, 1, 2, 3}) {
+      CAPTURE(ranks);
+      CAPTURE(stage);
+      const Way way{{.bucket_bytes = distx::unlimited, .stage = stage}};
+      const auto sent = [](const std::vector<Trained>& all) {
+        std::size_t sum = 0;
+        for (const auto& each : all) sum += each.sent;
+        return sum / 3;  // steps
+      };
+      const auto others = static_cast<std::size_t>(ranks - 1);
+      const std::size_t times = stage == 0 ? 2 : 1;
+      const std::size_t weights = sent(train_on<>(ranks, way)) - times * others * 4 * padded;
+      CHECK(sent(train_on<distx::Compress<bfloat16>>(ranks, way)) - weights == times * others * 2 * padded);
+      CHECK(sent(train_on<distx::Compress<PowerSGD<2>>>(ranks, way)) - weights == 2 * others * 4 * factors);
+      const std::size_t bytes = sent(train_on<distx::Compress<QuantizedBlocks<256>>>(ranks, way)) - weights;
+      const std::size_t each = padded + 4 * padded / 256;  // and a scale for what is left at the end of each shard
+      CHECK(bytes >= times * others * each);
+      CHECK(bytes <= times * others * (each + 8 * static_cast<std::size_t>(ranks) * std::size(shapes)));
+      CHECK(4 * distx::plan(padded, 4, stage).sent -
+                4 * distx::plan(padded, 4, stage, distx::full_precision<>, {.sent_gradient_bytes = 2}).sent ==
+            times * 3 * 2 * padded);
+    }
+}
+
+TEST_CASE("the memory ledger counts what a hook keeps") {
+  for (const int stage : {0, 1, 2, 3}) {
+    CAPTURE(stage);
+    const Way way{{.bucket_bytes = 4096, .stage = stage}};
+    const auto exact = train_on<>(3, way), compressed = train_on<distx::Compress<PowerSGD<2>>>(3, way);
+    const std::size_t errors = 90 * 33 + 24 * 40 + 100 * 200;
+    const std::size_t factors = 2 * (90 + 33 + 24 + 40 + 100 + 200) + 24 + 1 + 35 + 7;
+    for (std::size_t rank = 0; rank < 3; ++rank)
+      CHECK(compressed[rank].memory.gradients.held == exact[rank].memory.gradients.held + 4 * (errors + factors));
+  }
+}
+
+/// Trains three steps of `value`, of which one has another number in it; returns the first weight.
+template <class... Policies>
+float train_with(distx::ThreadCommunicator& comm, int stage, float bad) {
+  std::vector<distx::Parameter<float>> parameters;
+  parameters.emplace_back("weight", 2000, distx::ParameterOptions{.rows = 40});
+  distx::DataParallel<distx::ZeRO<distx::Dynamic>, Policies...> training(comm, parameters, distx::SGD{},
+                                                                         {.stage = stage, .skip_nonfinite = true});
+  for (int step = 0; step < 3; ++step) {
+    const auto gradient = training.gradient(parameters[0]);
+    std::fill(gradient.begin(), gradient.end(), 1.0F);
+    if (step == 1 && comm.rank() == 1) gradient[7] = bad;
+    training.ready(parameters);
+    training.step({.learning_rate = 1});
+  }
+  CHECK(training.skipped_steps() == 1);
+  const auto weights = training.unshard(parameters[0]);
+  return training.value(parameters[0])[0];
+}
+
+TEST_CASE("a step with a gradient that is not finite is skipped, and leaves nothing in the state") {
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
+    for (const int stage : {0, 1, 2, 3})
+      toy::on_ranks(2, [&](distx::ThreadCommunicator& comm) {
+        CAPTURE(stage);
+        CHECK(train_with<distx::Compress<bfloat16>>(comm, stage, bad) == -2);
+        CHECK(train_with<distx::Compress<PowerSGD<2>>>(comm, stage, bad) == doctest::Approx(-2).epsilon(1e-5));
+        CHECK(train_with<distx::Compress<QuantizedBlocks<>>>(comm, stage, bad) == doctest::Approx(-2).epsilon(1e-5));
+      });
+}
+
+TEST_CASE("reductions of micro-batches are compressed one by one") {
+  for (const int stage : {0, 1, 2, 3})
+    toy::on_ranks(2, [&](distx::ThreadCommunicator& comm) {
+      CAPTURE(stage);
+      const auto train_in_parts = [&]<class How>(std::type_identity<How>) {
+        std::vector<distx::Parameter<float>> parameters;
+        parameters.emplace_back("weight", 2000, distx::ParameterOptions{.rows = 40});
+        distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Accumulate<distx::Sharded>, distx::Compress<How>>
+            training(comm, parameters, distx::SGD{}, {.stage = stage});
+        for (std::size_t part = 0; part < 3; ++part) {
+          const auto scope = training.micro_batch({part, 3});
+          const auto gradient = training.gradient(parameters[0]);
+          for (float& value : gradient) value += static_cast<float>(comm.rank() + 1);
+          training.ready(parameters[0]);
+        }
+        training.step({.learning_rate = 1});
+        const auto weights = training.unshard(parameters[0]);
+        return training.value(parameters[0])[1999];
+      };
+      CHECK(train_in_parts(std::type_identity<bfloat16>{}) == -4.5F);
+      CHECK(train_in_parts(std::type_identity<PowerSGD<1>>{}) == doctest::Approx(-4.5).epsilon(1e-5));
+      CHECK(train_in_parts(std::type_identity<QuantizedBlocks<>>{}) == doctest::Approx(-4.5).epsilon(1e-5));
+    });
+}
+
+TEST_CASE("groups of Hybrid average in 16 bits") {
+  toy::on_ranks(4, [&](distx::ThreadCommunicator& comm) {
+    std::vector<distx::Parameter<float>> parameters;
+    parameters.emplace_back("weight", 2000);
+    distx::DataParallel<distx::ZeRO<2>, distx::Hybrid, distx::Compress<bfloat16>> training(
+        comm, parameters, distx::SGD{}, {.group_ranks = 2});
+    for (float& value : training.gradient(parameters[0])) value = static_cast<float>(comm.rank());
+    training.ready(parameters[0]);
+    training.step({.learning_rate = 1});
+    for (const float value : parameters[0].value()) CHECK(value == -1.5F);
+  });
+}
+
+/// Throws on one rank.
+struct Broken {
+  static std::size_t state_size(const BucketShape&) { return 0; }
+  static void reduce(const GradientBucket& bucket) {
+    if (bucket.comm.rank() == 1) throw std::runtime_error("no more bits");
+    distx::all_reduce(bucket.comm, bucket.gradients, distx::average, bucket.location);
+  }
+};
+
+TEST_CASE("an exception of a hook on one rank ends the step on all") {
+  for (const int stage : {0, 2}) {
+    const auto all =
+        toy::endings(3, [&](auto& comm) { (void)train<distx::Compress<Broken>>(comm, {{.stage = stage}}); });
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      CHECK(all[rank].kind == (rank == 1 ? "another" : "revoked"));
+      CHECK(toy::says(all[rank].words, "no more bits"));
+    }
+  }
+}
+
+TEST_CASE("Compress is refused where no parameter is of float") {
+  for (const auto& ending : toy::endings(2, [](auto& comm) {
+         std::vector<distx::Parameter<double>> parameters;
+         parameters.emplace_back("weight", 4);
+         const distx::DataParallel<distx::Compress<bfloat16>> training(comm, parameters, distx::SGD{});
+       }))
+    CHECK(toy::says(ending.words, "Compress has no effect: no trained parameter is of float; remove Compress"));
+}
+
+TEST_CASE("ranks with different hooks get a MismatchError with their names") {
+  for (const auto& ending : toy::endings(2, [](auto& comm) {
+         std::vector<distx::Parameter<float>> parameters;
+         parameters.emplace_back("weight", 4);
+         if (comm.rank() == 0)
+           distx::DataParallel<distx::Compress<PowerSGD<4>>>(comm, parameters, distx::SGD{});
+         else
+           distx::DataParallel<distx::Compress<PowerSGD<2>>>(comm, parameters, distx::SGD{});
+       })) {
+    CHECK(ending.kind == "mismatch");
+    CHECK(toy::says(ending.words, "hooks::PowerSGD<4"));
+    CHECK(toy::says(ending.words, "hooks::PowerSGD<2"));
+  }
 }
 
 }  // namespace compress_test
