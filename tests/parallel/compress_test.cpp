@@ -46,7 +46,7 @@ std::size_t elements(const Shape& shape) { return std::max<std::size_t>(1, shape
 
 float target(std::size_t p, std::size_t i, std::size_t sample) { return static_cast<float>(toy::target(p, i, sample)); }
 
-/// What a training leaves on one rank.
+/// The results of a training on one rank.
 struct Trained {
   std::vector<float> weights;
   std::size_t sent = 0;
@@ -203,7 +203,7 @@ TEST_CASE("without error feedback PowerSGD leaves a higher loss") {
 TEST_CASE("the bytes of a step are those of the compressed gradients") {
   std::size_t padded = 0;  // elements, each parameter in lines of 64 bytes
   for (const auto& shape : shapes) padded += (elements(shape) + 15) / 16 * 16;
-  // A matrix of 90 x 33, 24 x 40 or 100 x 200 is sent as two factors; what is left are 24 + 1 + 35 + 7 elements.
+  // A matrix of 90 x 33, 24 x 40 or 100 x 200 is sent as two factors; the others have 24 + 1 + 35 + 7 elements.
   constexpr std::size_t factors = 2 * (90 + 33 + 24 + 40 + 100 + 200) + 24 + 1 + 35 + 7;
   for (const int ranks : {1, 2, 3, 4})
     for (const int stage : {0, 1, 2, 3}) {
@@ -221,7 +221,7 @@ TEST_CASE("the bytes of a step are those of the compressed gradients") {
       CHECK(sent(train_on<distx::Compress<bfloat16>>(ranks, way)) - weights == times * others * 2 * padded);
       CHECK(sent(train_on<distx::Compress<PowerSGD<2>>>(ranks, way)) - weights == 2 * others * 4 * factors);
       const std::size_t bytes = sent(train_on<distx::Compress<QuantizedBlocks<256>>>(ranks, way)) - weights;
-      const std::size_t each = padded + 4 * padded / 256;  // and a scale for what is left at the end of each shard
+      const std::size_t each = padded + 4 * padded / 256;  // and a scale for the last block of each shard
       CHECK(bytes >= times * others * each);
       CHECK(bytes <= times * others * (each + 8 * static_cast<std::size_t>(ranks) * std::size(shapes)));
       CHECK(4 * distx::plan(padded, 4, stage).sent -

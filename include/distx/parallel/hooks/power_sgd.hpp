@@ -121,7 +121,7 @@ struct PowerSGD {
       for (std::size_t row = 0; row < rows; ++row) column[row] *= factor;
     }
   }
-  /// Writes this rank's averages, and the errors of its own gradients.
+  /// Writes this rank's averages, and the errors of the gradients.
   static void restore(const GradientBucket& bucket, float* error, const float* p, const float* q) {
     for (const auto& each : bucket.shape.parameters) {
       float* gradient = bucket.gradients.data() + each.begin;

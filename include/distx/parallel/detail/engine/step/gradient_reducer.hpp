@@ -292,8 +292,8 @@ class GradientReducer {
     if constexpr (HostAccessible<Space>) {
       if (compares_order_) execute(comms_.reducing(), Barrier<Space>{location_, order_});
       const auto shape = buffer.shape(entries_, policies_.stage == 0);
-      buffer.hook->reduce({shape, floats(buffer.gradient), floats(buffer.received(adds_)), buffer.begin, buffer.hook_state,
-                           comms_.reducing(), location_});
+      buffer.hook->reduce({shape, floats(buffer.gradient), floats(buffer.received(adds_)), buffer.begin,
+                           buffer.hook_state, comms_.reducing(), location_});
     }
   }
 
