@@ -67,12 +67,7 @@ struct Precision {
 /// it, and so are all on a single rank. Not with Precision or Reproducible; a hook not with Hybrid or a MeshParallel,
 /// and in host memory.
 template <class How>
-struct Compress {
-  static_assert(std::is_same_v<How, bfloat16> || std::is_same_v<How, float16> || hooks::GradientHook<How>,
-                "distx::Compress: the argument must be bfloat16, float16 or a GradientHook, which has "
-                "'std::size_t state_size(const hooks::BucketShape&) const' and 'void reduce(const "
-                "hooks::GradientBucket&) const'");
-};
+struct Compress {};
 
 /// The policy for sharding inside groups of `.group_ranks` consecutive ranks, each of which holds a whole model:
 /// gradients are reduced inside the groups, then across them. Stages 1 to 3.
@@ -129,16 +124,19 @@ template <class P>
 inline constexpr const HookCalls* hook_named = nullptr;
 template <hooks::GradientHook H>
 inline constexpr const HookCalls* hook_named<Compress<H>> = &hook_calls<H>;
+template <class P>
+inline constexpr std::optional<ElementType> compressed_named{};
+template <FloatingElement T>
+  requires(sizeof(T) == 2)
+inline constexpr std::optional<ElementType> compressed_named<Compress<T>> = element_type<T>;
+template <class P>
+inline constexpr bool compresses_somehow = compressed_named<P> || hook_named<P> != nullptr;
 template <class... Ps>
 constexpr const HookCalls* hook_of() {
   const HookCalls* found = nullptr;
   ((hook_named<Ps> != nullptr ? found = hook_named<Ps> : found), ...);
   return found;
 }
-template <class P>
-inline constexpr std::optional<ElementType> compressed_named{};
-template <FloatingElement T>
-inline constexpr std::optional<ElementType> compressed_named<Compress<T>> = element_type<T>;
 template <class... Ps>
 constexpr std::optional<ElementType> compressed_type_of() {
   std::optional<ElementType> found;
@@ -206,6 +204,7 @@ enum class PolicyFault {
   two_spaces,
   two_accumulations,
   two_precisions,
+  no_compression,
   two_compressions,
   compresses_precision,
   hook_in_groups,
@@ -264,6 +263,7 @@ constexpr PolicyFault policy_fault() {
   if (reproducible && compressions > 0) return PolicyFault::reproducible_compresses;
   if (reproducible && !HostAccessible<space_of_policies<Ps...>>) return PolicyFault::reproducible_elsewhere;
   if ((std::size_t{0} + ... + (is_precision<Ps> ? 1 : 0)) > 1) return PolicyFault::two_precisions;
+  if (!(true && ... && (!is_compression<Ps> || compresses_somehow<Ps>))) return PolicyFault::no_compression;
   if (compressions > 1) return PolicyFault::two_compressions;
   if (compressions > 0 && (false || ... || is_precision<Ps>)) return PolicyFault::compresses_precision;
   if (hook_of<Ps...>() != nullptr && hybrid_named<Ps...>) return PolicyFault::hook_in_groups;
@@ -312,6 +312,10 @@ constexpr bool diagnose_policies() {
                 "Accumulate<Sharded>");
   static_assert(fault != PolicyFault::two_precisions,
                 "distx::DataParallel: the policies contain Precision twice; keep one");
+  static_assert(fault != PolicyFault::no_compression,
+                "distx::DataParallel: the argument of Compress must be bfloat16, float16 or a GradientHook, which has "
+                "'std::size_t state_size(const hooks::BucketShape&) const' and 'void reduce(const "
+                "hooks::GradientBucket&) const'");
   static_assert(fault != PolicyFault::two_compressions,
                 "distx::DataParallel: the policies contain Compress twice; keep one");
   static_assert(fault != PolicyFault::compresses_precision,
