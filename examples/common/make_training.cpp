@@ -51,7 +51,7 @@ template <class F>
 auto with_compression(const TrainingFlags& flags, F&& f) {
   if (flags.compress == "bf16") return f.template operator()<distx::Compress<distx::bfloat16>>();
   if (flags.compress == "int8") return f.template operator()<distx::Compress<distx::hooks::QuantizedBlocks<>>>();
-  if (flags.compress == "powersgd") return f.template operator()<distx::Compress<distx::hooks::PowerSGD<4>>>();
+  if (flags.compress == "powersgd") return f.template operator()<distx::Compress<distx::hooks::PowerSGD<4, 30>>>();
   return f.template operator()<>();
 }
 

@@ -194,6 +194,16 @@ TEST_CASE("gradients of 8 bits give the same weights on every rank, near those o
     });
 }
 
+TEST_CASE("the first steps of PowerSGD are exact if the type says so") {
+  for (const int stage : {0, 1, 2, 3}) {
+    const Way way{{.stage = stage}};
+    CHECK(toy::same_bits(train_on<distx::Compress<PowerSGD<1, 3>>>(3, way).front().weights,
+                         train_on<>(3, way).front().weights));
+    CHECK(!toy::same_bits(train_on<distx::Compress<PowerSGD<1, 2>>>(3, way).front().weights,
+                          train_on<>(3, way).front().weights));
+  }
+}
+
 TEST_CASE("without error feedback PowerSGD leaves a higher loss") {
   const double exact = loss_after<>(100, 0.01), compressed = loss_after<distx::Compress<PowerSGD<1>>>(100, 0.01);
   CHECK(compressed < 1.5 * exact);

@@ -19,19 +19,29 @@ namespace distx::inline DISTX_ABI::hooks {
 /// all_reduces for a bucket. State: the errors, one float per element of a compressed matrix, and factors. Gradients
 /// that are not finite reset them.
 /// @tparam Rank  the columns of P and Q
-template <std::size_t Rank>
+/// @tparam ExactSteps  the first reductions of each bucket, which average all gradients exactly: while gradients still
+///   change direction quickly, a low rank costs most
+template <std::size_t Rank, std::size_t ExactSteps = 0>
 struct PowerSGD {
   static_assert(Rank > 0, "distx::hooks::PowerSGD: the rank must be at least 1");
 
   [[nodiscard]] static std::size_t state_size(const BucketShape& shape) {
     const Sizes sizes(shape);
-    return sizes.errors + sizes.first + sizes.second;
+    return sizes.errors + sizes.first + sizes.second + (ExactSteps > 0 ? 1 : 0);
   }
   static void reduce(const GradientBucket& bucket) {
     const Sizes sizes(bucket.shape);
     const auto errors = bucket.state.subspan(0, sizes.errors);
     const auto first = bucket.state.subspan(sizes.errors, sizes.first);  // every P, and what is averaged exactly
     const auto second = bucket.state.subspan(sizes.errors + sizes.first, sizes.second);  // every Qᵀ
+    if constexpr (ExactSteps > 0) {
+      float& steps = bucket.state[bucket.state.size() - 1];
+      if (steps < static_cast<float>(ExactSteps)) {
+        ++steps;
+        all_reduce(bucket.comm, bucket.gradients, average, bucket.location);
+        return copy({}, bucket.averages, bucket.gradients.subspan(bucket.begin, bucket.averages.size()));
+      }
+    }
     float* error = errors.data();
     float* p = first.data();
     float* q = second.data();
