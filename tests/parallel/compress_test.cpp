@@ -194,7 +194,7 @@ TEST_CASE("gradients of 8 bits give the same weights on every rank, near those o
     });
 }
 
-TEST_CASE("the first steps of PowerSGD are exact if the type says so") {
+TEST_CASE("the first steps of PowerSGD are exact as its type demands") {
   for (const int stage : {0, 1, 2, 3}) {
     const Way way{{.stage = stage}};
     CHECK(toy::same_bits(train_on<distx::Compress<PowerSGD<1, 3>>>(3, way).front().weights,
