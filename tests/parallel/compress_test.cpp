@@ -307,6 +307,44 @@ TEST_CASE("reductions of micro-batches are compressed one by one") {
     });
 }
 
+TEST_CASE("a rank without a batch takes part in a hook's reductions with zeros") {
+  for (const int stage : {0, 1, 2, 3})
+    toy::on_ranks(3, [&](distx::ThreadCommunicator& comm) {
+      CAPTURE(stage);
+      std::vector<distx::Parameter<float>> parameters;
+      parameters.emplace_back("weight", 2000, distx::ParameterOptions{.rows = 40});
+      distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Compress<PowerSGD<1>>> training(
+          comm, parameters, distx::SGD{}, {.stage = stage});
+      const bool has_batch = comm.rank() < 2;
+      CHECK(training.announce_batch(has_batch) == 2);
+      if (has_batch) {
+        const auto weights = training.unshard(parameters[0]);
+        for (float& value : training.gradient(parameters[0])) value = 3;
+        training.ready(parameters[0]);
+      }
+      training.step({.learning_rate = 1});
+      const auto weights = training.unshard(parameters[0]);
+      CHECK(training.value(parameters[0])[5] == doctest::Approx(-2).epsilon(1e-5));
+    });
+}
+
+TEST_CASE("at stage 3 ranks whose parameters become ready in other orders get a MismatchError with a hook, too") {
+  for (const auto& ending : toy::endings(2, [](auto& comm) {
+         std::vector<distx::Parameter<float>> parameters;
+         for (const char* name : {"a.weight", "b.weight"}) parameters.emplace_back(name, 4);
+         distx::DataParallel<distx::ZeRO<3>, distx::Compress<Average>> training(comm, parameters, distx::SGD{});
+         for (const int p : {0, 1}) {
+           const auto& parameter = parameters[static_cast<std::size_t>(comm.rank() == 0 ? p : 1 - p)];
+           (void)training.gradient(parameter);
+           training.ready(parameter);
+         }
+         training.step({.learning_rate = 1});
+       })) {
+    CHECK(ending.kind == "mismatch");
+    CHECK(toy::says(ending.words, "ready in the same order on every rank"));
+  }
+}
+
 TEST_CASE("groups of Hybrid average in 16 bits") {
   toy::on_ranks(4, [&](distx::ThreadCommunicator& comm) {
     std::vector<distx::Parameter<float>> parameters;
