@@ -2,6 +2,7 @@
 // Trains a GPT on the characters of text files or on tokens; data-parallel, or tensor- and pipeline-parallel as well.
 //   mpirun -np 2 build/examples/train_gpt --zero 3
 //   build/examples/train_gpt --backend threads --ranks 2 --precision bf16 --optimizer muon --text book.txt
+//   build/examples/train_gpt --backend threads --ranks 2 --compress powersgd
 //   mpirun -np 4 build/examples/train_gpt --mesh data=2,model=2 --zero 1
 //   build/examples/train_gpt_cuda --device cuda --ranks 2 --mesh data=2,model=1 --zero 3
 //   mpirun -np 4 build/examples/train_gpt --mesh pipeline=2,data=2,model=1 --accumulate 4 --schedule zb-h1

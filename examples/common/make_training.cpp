@@ -4,6 +4,8 @@
 #include <type_traits>
 
 #include <distx/distx.hpp>
+#include <distx/parallel/hooks/power_sgd.hpp>
+#include <distx/parallel/hooks/quantized_blocks.hpp>
 
 #include "with_optimizer.hpp"
 
@@ -29,6 +31,26 @@ TimedTraining<Weight> make_for(distx::AnyCommunicator<>& comm, const Parameters&
     return make<TimedTraining<Weight>, Policies...>(comm, parameters, flags);
 }
 
+/// Calls f.operator()<Policies...>() with the policy of the flag, if there is one.
+template <class F>
+auto with_compression(const TrainingFlags& flags, F&& f) {
+  if (flags.compress == "bf16") return f.template operator()<distx::Compress<distx::bfloat16>>();
+  if (flags.compress == "int8") return f.template operator()<distx::Compress<distx::hooks::QuantizedBlocks<>>>();
+  if (flags.compress == "powersgd") return f.template operator()<distx::Compress<distx::hooks::PowerSGD<4, 30>>>();
+  return f.template operator()<>();
+}
+
+/// Makes a training with or without micro-batches.
+template <class Weight, class... Policies>
+TimedTraining<Weight> make_in_parts(distx::AnyCommunicator<>& comm,
+                                    const std::vector<const distx::Parameter<Weight>*>& parameters,
+                                    const TrainingFlags& flags) {
+  if (flags.accumulate == 1) return make_for<Weight, Policies...>(comm, parameters, flags);
+  // Where gradients are whole anyway, they are reduced once a step.
+  if (flags.zero <= 1) return make_for<Weight, distx::Accumulate<distx::Local>, Policies...>(comm, parameters, flags);
+  return make_for<Weight, distx::Accumulate<distx::Sharded>, Policies...>(comm, parameters, flags);
+}
+
 }  // namespace
 
 template <class Weight>
@@ -39,10 +61,11 @@ TimedTraining<Weight> make_training(distx::AnyCommunicator<> comm,
     if (flags.elastic) return make_for<Weight, distx::Replicate>(comm, parameters, flags);
   if (flags.reproducible)
     return make_for<Weight, distx::Reproducible<TrainingFlags::virtual_ranks>>(comm, parameters, flags);
-  if (flags.accumulate == 1) return make_for<Weight>(comm, parameters, flags);
-  // Where gradients are whole anyway, they are reduced once a step.
-  if (flags.zero <= 1) return make_for<Weight, distx::Accumulate<distx::Local>>(comm, parameters, flags);
-  return make_for<Weight, distx::Accumulate<distx::Sharded>>(comm, parameters, flags);
+  if constexpr (sizeof(Weight) == 2)
+    return make_in_parts<Weight>(comm, parameters, flags);
+  else
+    return with_compression(
+        flags, [&]<class... Policies>() { return make_in_parts<Weight, Policies...>(comm, parameters, flags); });
 }
 
 template TimedTraining<float> make_training(distx::AnyCommunicator<>,
@@ -54,7 +77,8 @@ template TimedTraining<distx::bfloat16> make_training(distx::AnyCommunicator<>,
 BorrowedTraining make_training(distx::AnyCommunicator<> comm, const std::vector<distx::ParameterRef<float>>& parameters,
                                const TrainingFlags& flags) {
   if (flags.elastic) return make<BorrowedTraining, distx::Replicate>(comm, parameters, flags);
-  return make<BorrowedTraining>(comm, parameters, flags);
+  return with_compression(
+      flags, [&]<class... Policies>() { return make<BorrowedTraining, Policies...>(comm, parameters, flags); });
 }
 
 distx::TrainingPlan plan(const TrainingFlags& flags, const WeightCounts& weights, int ranks, bool share_memory) {
@@ -62,7 +86,8 @@ distx::TrainingPlan plan(const TrainingFlags& flags, const WeightCounts& weights
     const auto bytes = flags.short_weights() ? distx::mixed_precision<Optimizer> : distx::full_precision<Optimizer>;
     return count == 0 ? distx::TrainingPlan{}
                       : distx::plan(count, static_cast<std::uint64_t>(ranks), flags.zero, bytes,
-                                    {.map_weights = share_memory && !flags.gather_weights});
+                                    {.map_weights = share_memory && !flags.gather_weights,
+                                     .sent_gradient_bytes = flags.compress == "bf16" ? 2U : 0U});
   };
   return with_optimizer(flags, [&](const auto& optimizer) {
     if constexpr (requires { optimizer.matrices; })

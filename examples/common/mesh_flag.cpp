@@ -68,6 +68,8 @@ MeshSizes MeshFlag::sizes(const TrainingFlags& training) const {
   if (pipelined()) static_cast<void>(schedule_of(sizes.pipeline, static_cast<int>(training.accumulate)));
   if (training.reproducible)
     throw distx::InvalidArgument("--mesh does not support --reproducible: leave one of them out");
+  if (training.compress != "none")
+    throw distx::InvalidArgument("--mesh does not support --compress: leave one of them out");
   if (training.optimizer != "adamw" && training.optimizer != "sgd")
     throw distx::InvalidArgument("--mesh does not support --optimizer " + training.optimizer +
                                  ", which needs whole weights: use --optimizer adamw or sgd");

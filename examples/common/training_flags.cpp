@@ -15,6 +15,10 @@ void TrainingFlags::describe(CLI::App& app) {
   app.add_option("--precision", precision, "of the weights: f32, or bf16 with f32 master weights")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
+  app.add_option("--compress", compress,
+                 "gradients: none, in bf16 or int8, or as matrices of rank 4 by powersgd, after 30 exact steps")
+      ->check(CLI::IsMember({"none", "bf16", "int8", "powersgd"}))
+      ->capture_default_str();
   app.add_option("--optimizer", optimizer, "adamw, muon, lamb or sgd")
       ->check(CLI::IsMember({"adamw", "muon", "lamb", "sgd"}))
       ->capture_default_str();
@@ -42,6 +46,9 @@ void TrainingFlags::check(const std::string& batch_flag, std::size_t batch) cons
     throw distx::InvalidArgument("--elastic supports neither --precision bf16 nor --accumulate: omit them");
   if (reproducible && (elastic || accumulate != 1))
     throw distx::InvalidArgument("--reproducible supports neither --elastic nor --accumulate: omit them");
+  if (compress != "none" && (short_weights() || elastic || reproducible))
+    throw distx::InvalidArgument(
+        "--compress supports neither --precision bf16 nor --elastic nor --reproducible: omit them");
   if (!(clip > 0))
     throw distx::InvalidArgument("invalid clipping norm " + std::to_string(clip) + ": give --clip a number above 0");
 }

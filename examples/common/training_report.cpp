@@ -57,18 +57,21 @@ nlohmann::json TrainingCost::json(const TrainingFlags& flags, const WeightCounts
   auto ledgers = nlohmann::json::array();
   for (const auto& ledger : memory) ledgers.push_back(ledger_json(ledger));
   const auto planned = plan(flags, weights, static_cast<int>(memory.size()), share_memory);
-  return {{"seconds_per_step",
-           {{"compute", times.compute}, {"exposed_communication", times.communication}, {"update", times.update}}},
-          {"parameters", weights.all},
-          {"ranks", memory.size()},
-          {"memory", ledgers},
-          {"plan",
-           {{"weights", planned.weights},
-            {"gradients", planned.gradients},
-            {"optimizer", planned.optimizer},
-            {"total", planned.total()},
-            {"sent", planned.sent}}},
-          {"traffic", ledger_json(traffic)}};
+  nlohmann::json report{
+      {"seconds_per_step",
+       {{"compute", times.compute}, {"exposed_communication", times.communication}, {"update", times.update}}},
+      {"parameters", weights.all},
+      {"ranks", memory.size()},
+      {"memory", ledgers},
+      {"plan",
+       {{"weights", planned.weights},
+        {"gradients", planned.gradients},
+        {"optimizer", planned.optimizer},
+        {"total", planned.total()},
+        {"sent", planned.sent}}},
+      {"traffic", ledger_json(traffic)}};
+  if (flags.compress == "int8" || flags.compress == "powersgd") report["plan"].erase("sent");  // the formula has none
+  return report;
 }
 
 }  // namespace examples

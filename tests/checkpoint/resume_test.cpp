@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <distx/parallel/hooks/power_sgd.hpp>
 #include <distx/training.hpp>
 
 #include <cstdlib>
@@ -91,4 +92,30 @@ TEST_CASE("a run that is resumed at a random step ends with the weights of one t
       CHECK(train(folder, stage, step, {}) == expected);
     }
   }
+}
+
+TEST_CASE("loading sets the state of a GradientHook to zero: a training continues as a new one does") {
+  using Training = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Compress<distx::hooks::PowerSGD<1>>>;
+  for (int stage = 0; stage < 4; ++stage)
+    on_ranks(2, [&](distx::ThreadCommunicator& comm) {
+      CAPTURE(stage);
+      static const Folder folder;
+      Trainer<Training> same(comm, distx::AdamW{}, {.stage = stage}), fresh(comm, distx::AdamW{}, {.stage = stage});
+      const auto hash_after = [&](Trainer<Training>& trainer) {
+        for (std::uint64_t step = 2; step < 4; ++step) trainer.step(step);
+        std::vector<std::byte> weights;
+        trainer.training().for_each_full_weight([&](const std::string&, distx::Span<const distx::AnyElement> values) {
+          weights.insert(weights.end(), values.bytes(), values.bytes() + values.size_bytes());
+        });
+        return distx::checkpoint::detail::checksum(weights);
+      };
+      for (std::uint64_t step = 0; step < 2; ++step) same.step(step);
+      const auto path = distx::checkpoint::save(folder.path() / std::to_string(stage), same.training(), {.step = 2});
+      const auto uninterrupted = hash_after(same);
+      distx::checkpoint::load(path, same.training());
+      distx::checkpoint::load(path, fresh.training());
+      const auto loaded = hash_after(same);
+      CHECK(loaded == hash_after(fresh));
+      CHECK(loaded != uninterrupted);
+    });
 }

@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Runs train_gpt as a user would, and checks what it says.
 
-    tests/examples/train_gpt.py learns|agrees|repeats|stages|splits|pipelines|costs|fakes|precision|resumes|models|refuses PROGRAM [--mpi]
+    tests/examples/train_gpt.py learns|agrees|repeats|stages|splits|pipelines|costs|fakes|precision|compresses|resumes|models|refuses PROGRAM [--mpi]
 
 learns: the loss on held-out text, and what the report has; agrees: the losses of several ranks with those of one;
 repeats: the same weights from the same seed; stages: all stages of ZeRO come to the same weights; splits: on a
 mesh, with the weights split, the losses are those of one process; pipelines: so are those of pipelines, and the weights
 where none is tied; costs: what each stage holds and sends is the
-formula's; fakes: a fake rank holds and sends what the same rank of a real job does; precision: bfloat16 learns; resumes: killed in its midst and resumed, it
+formula's; fakes: a fake rank holds and sends what the same rank of a real job does; precision: bfloat16 learns; compresses: gradients
+in fewer bytes come to nearly the same loss; resumes: killed in its midst and resumed, it
 comes to the weights of a run that was not; models: a model that is saved is loaded on any ranks at any stage;
 refuses: bad input ends every rank with status 1 or 2 and one line that says why.
 """
@@ -212,6 +213,20 @@ def fakes(how, program):
                 sys.exit(f"{name}: fake ranks hold {[said['memory'] for said in fake]}, real ones {real['memory']}")
 
 
+def compresses(how):
+    few = ["--steps", "60", "--batch", "4", "--sample", "0", "--learning-rate", "1e-3"]
+    for name, way in how.items():
+        exact = report(way(2), *few)
+        for compress, most in (("bf16", 0.501), ("int8", 0.26), ("powersgd", 0.75)):
+            said = report(way(2), *few, "--compress", compress)
+            loss, sent = said["held_out_loss"] / exact["held_out_loss"], sent_per_step(said) / sent_per_step(exact)
+            print(f"{name}, {compress}: {loss:.4f} times the loss, {sent:.3f} of the bytes", flush=True)
+            if abs(loss - 1) > 0.01 or sent > most:
+                sys.exit(f"the loss must be within 1%, and the bytes at most {most}")
+            if name == "threads" and compress != "int8":
+                same_weights({"stage 0": said, "stage 2": report(way(2), *few, "--zero", "2", "--compress", compress)})
+
+
 def precision(how):
     """The master weights are float: what bfloat16 would round away adds up."""
     few = ["--steps", "300", "--batch", "8", "--sample", "0"]
@@ -333,6 +348,9 @@ def refuses(program, mpi):
             (["--backend", "smoke-signals"], "--backend"),
             (["--mesh", "data=1,model=2", "--reproducible"], "leave one of them out"),
             (["--reproducible", "--accumulate", "2"], "--reproducible supports neither"),
+            (["--compress", "f8"], "--compress"),
+            (["--compress", "int8", "--precision", "bf16"], "--compress supports neither"),
+            (["--mesh", "data=1,model=2", "--compress", "bf16"], "leave one of them out"),
             (["--rank", "1"], "--fake"),
             (["--fake", "4", "--save-model", os.path.join(folder, "model")], "leave out --save-model"),
             (["--fake", "4", "--rank", "4"], "--rank 4 is not one of the 4 ranks of --fake"),
@@ -343,7 +361,7 @@ def refuses(program, mpi):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["learns", "agrees", "repeats", "stages", "splits", "pipelines", "costs", "fakes", "precision",
+    parser.add_argument("what", choices=["learns", "agrees", "repeats", "stages", "splits", "pipelines", "costs", "fakes", "precision", "compresses",
                                           "resumes", "models", "refuses"])
     parser.add_argument("program")
     parser.add_argument("--mpi", action="store_true")
@@ -355,7 +373,7 @@ def main():
                   "pipelines": ["--layers", "4", *TINY[2:], *SHORT]}.get(options.what, [*TINY, *SHORT])
         how = ways(options.program, options.mpi, common)
         {"fakes": functools.partial(fakes, program=options.program), "learns": learns, "agrees": agrees, "repeats": repeats, "stages": stages, "splits": splits, "pipelines": pipelines,
-         "costs": costs, "precision": precision, "resumes": resumes, "models": models}[options.what](how)
+         "costs": costs, "precision": precision, "compresses": compresses, "resumes": resumes, "models": models}[options.what](how)
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ static_assert(!distx::ElementwiseOptimizer<NoCoefficients>);
 static_assert(!distx::ElementwiseOptimizer<AnotherNumberOfStates>);
 static_assert(!distx::ElementwiseOptimizer<NeedsTheWholeParameter>);
 static_assert(!distx::ElementwiseOptimizer<int>);
-static_assert(distx::DecaysWeights<distx::AdamW> && !distx::DecaysWeights<Lion>);
+static_assert(distx::detail::DecaysWeights<distx::AdamW> && !distx::detail::DecaysWeights<Lion>);
 
 template <class T, class Optimizer>
 struct Trained {

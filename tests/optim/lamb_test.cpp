@@ -17,7 +17,7 @@ namespace {
 static_assert(distx::NormOptimizer<distx::LAMB> && distx::NormOptimizer<Proportional>);
 static_assert(!distx::ElementwiseOptimizer<distx::LAMB> && !distx::NormOptimizer<distx::AdamW>);
 static_assert(!distx::NormOptimizer<int>);
-static_assert(distx::DecaysWeights<distx::LAMB> && !distx::DecaysWeights<Proportional>);
+static_assert(distx::detail::DecaysWeights<distx::LAMB> && !distx::detail::DecaysWeights<Proportional>);
 
 constexpr std::size_t lamb_elements = 67;
 constexpr int lamb_steps = 10;

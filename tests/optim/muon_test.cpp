@@ -18,7 +18,7 @@ namespace {
 static_assert(distx::MatrixOptimizer<distx::Muon>);
 static_assert(!distx::MatrixOptimizer<distx::LAMB> && !distx::MatrixOptimizer<distx::AdamW>);
 static_assert(!distx::NormOptimizer<distx::Muon> && !distx::ElementwiseOptimizer<distx::Muon>);
-static_assert(distx::DecaysWeights<distx::Mixed<distx::Muon, distx::AdamW>>);
+static_assert(distx::detail::DecaysWeights<distx::Mixed<distx::Muon, distx::AdamW>>);
 
 /// A matrix of double, and what the book needs of it.
 struct Matrix {

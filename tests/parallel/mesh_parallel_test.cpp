@@ -73,6 +73,26 @@ TEST_CASE("a float gradient of bfloat16 weights is reduced over the mesh before 
   });
 }
 
+TEST_CASE("gradients are rounded to the type of Compress along the data axis of a mesh") {
+  using mesh_model::Grid, mesh_model::Data, mesh_model::Model;
+  using Split = distx::Shard<0, Model>;
+  toy::on_ranks(4, [&](distx::ThreadCommunicator& comm) {
+    for (const int stage : {0, 1, 3}) {
+      const Grid mesh(comm, {2, 2});
+      const distx::TensorParameter<float, 1, Grid, distx::Layout<Split>> weight("weight", mesh, {40},
+                                                                                [](const auto&) { return 0.0f; });
+      distx::TensorParameterList<> list;
+      list.add(weight);
+      distx::MeshParallel<Data, distx::ZeRO<distx::Dynamic>, distx::Compress<distx::bfloat16>> training(
+          mesh, list, distx::SGD{}, {.stage = stage});
+      training.ready(weight, distx::full<float, Split>(mesh, {40}, 1.0035f));  // 1 in bfloat16
+      training.step({.learning_rate = 1});
+      const auto whole = training.unshard(weight);
+      for (const float value : weight.local()) CHECK(value == -1);
+    }
+  });
+}
+
 TEST_CASE("custom updates of what a rank owns on a mesh give the weights of update, also where a rank has no part") {
   using mesh_model::Grid, mesh_model::Data, mesh_model::Model;
   using Cut = distx::Layout<distx::Shard<0, Model>>;

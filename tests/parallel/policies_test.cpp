@@ -13,6 +13,10 @@ struct OtherSpace {
   static constexpr bool host_accessible = true;
 };
 
+struct Gpu : OtherSpace {
+  static constexpr bool host_accessible = false;
+};
+
 using distx::Host;
 using distx::On;
 using distx::ZeRO;
@@ -37,6 +41,18 @@ static_assert(!CompatiblePolicies<Accumulate<Local>, ZeRO<1>, Accumulate<Local>>
 static_assert(!CompatiblePolicies<Accumulate<Local>, Accumulate<Sharded>>);
 static_assert(!CompatiblePolicies<Precision<float>, Precision<distx::bfloat16>>);
 static_assert(!CompatiblePolicies<Hybrid, ZeRO<1>, Hybrid> && !CompatiblePolicies<Hybrid>);
+using distx::Compress;
+struct Hook {
+  static std::size_t state_size(const distx::hooks::BucketShape&) { return 0; }
+  static void reduce(const distx::hooks::GradientBucket&) {}
+};
+static_assert(CompatiblePolicies<Compress<distx::bfloat16>, Hybrid, ZeRO<1>, Accumulate<Local>>);
+static_assert(CompatiblePolicies<Compress<Hook>, ZeRO<3>, Accumulate<Sharded>, On<Host>>);
+static_assert(!CompatiblePolicies<Compress<Hook>, Compress<distx::bfloat16>>);
+static_assert(!CompatiblePolicies<Compress<Hook>, Hybrid, ZeRO<1>> && !CompatiblePolicies<Compress<Hook>, On<Gpu>>);
+static_assert(CompatiblePolicies<Compress<distx::bfloat16>, On<Gpu>>);
+static_assert(!CompatiblePolicies<Compress<distx::bfloat16>, Precision<float>>);
+static_assert(!CompatiblePolicies<Compress<Hook>, distx::Reproducible<8>>);
 using distx::Reproducible;
 static_assert(CompatiblePolicies<Reproducible<8>, ZeRO<3>, Precision<float>, distx::Replicate, On<Host>>);
 static_assert(!CompatiblePolicies<Reproducible<8>, Reproducible<8>>);

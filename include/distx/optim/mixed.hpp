@@ -18,7 +18,7 @@ struct Mixed {
 
   /// Values kept for each weight: those of the optimizer that needs more.
   static constexpr std::size_t states = std::max<std::size_t>(Matrices::states, Others::states);
-  static constexpr bool decays_weights = DecaysWeights<Matrices> && DecaysWeights<Others>;
+  static constexpr bool decays_weights = detail::DecaysWeights<Matrices> && detail::DecaysWeights<Others>;
 
   /// @throws InvalidArgument if one of the two has invalid hyperparameters
   void validate() const {

@@ -65,14 +65,14 @@ concept ElementwiseOptimizer = std::copyable<O> && requires {
   { O::states } -> std::convertible_to<std::size_t>;
 } && detail::UpdatesElements<O, float> && detail::UpdatesElements<O, double>;
 
+namespace detail {
+
 /// An optimizer whose weight decay a parameter group may override: it has a member `weight_decay`, or consists of
 /// optimizers that have one.
 template <class O>
 concept DecaysWeights = requires(const O& optimizer) {
   { optimizer.weight_decay } -> std::convertible_to<double>;
 } || requires { requires O::decays_weights; };
-
-namespace detail {
 
 /// Whether names are distinct, and none is that of another array in a checkpoint.
 [[nodiscard]] constexpr bool are_state_names(std::span<const std::string_view> names) noexcept {

@@ -44,7 +44,7 @@ inline constexpr bool is_training = false;
 /// MatrixOptimizer, alone or in a Mixed, are assigned whole to a rank.
 ///
 /// @tparam Policies  any of, in any order: ZeRO<0> to ZeRO<3> or ZeRO<Dynamic>, Accumulate<Local> or
-///   Accumulate<Sharded>, Reproducible<V>, Precision<Communication>, Hybrid, Replicate, On<Space>
+///   Accumulate<Sharded>, Reproducible<V>, Precision<Communication>, Compress<How>, Hybrid, Replicate, On<Space>
 /// @code
 /// distx::DataParallel<distx::ZeRO<1>> training(comm, parameters, distx::AdamW{.weight_decay = 0.01});
 /// …

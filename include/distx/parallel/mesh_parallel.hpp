@@ -32,6 +32,9 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
   static_assert(detail::virtual_ranks_of<Policies...> == 0,
                 "distx::MeshParallel: Reproducible supports DataParallel only, because sums along other axes of the "
                 "mesh depend on their lengths; remove it");
+  static_assert(detail::hook_of<Policies...>() == nullptr,
+                "distx::MeshParallel: a GradientHook supports DataParallel only, because it sees parts of weights; use "
+                "Compress<bfloat16>, or remove Compress");
   using here = std::source_location;
 
   /// This rank's part of a weight, null if it is empty, and the line of the call.
@@ -230,13 +233,14 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
     cast(stream, values.span(), Span<const detail::value_of<G>, space>(gradient.local()));
     return values;
   }
-  /// Checks, over the parts of all ranks, that Precision and `.loss_scale` apply to some weight.
+  /// Checks, over the parts of all ranks, that Precision, Compress and `.loss_scale` apply to some weight.
   template <class MeshT>
   static void check_effects(const MeshT& mesh, const TensorParameterList<space>& parameters,
                             const DataParallelOptions& options, const here& location) {
     detail::check_effects(
         detail::TensorAccess::entries(parameters), detail::communication_of_policies<Policies...>().has_value(),
-        options, {.operation = "MeshParallel", .rank = mesh.rank(), .size = mesh.size(), .location = location});
+        detail::compressed_type_of<Policies...>().has_value(), options,
+        {.operation = "MeshParallel", .rank = mesh.rank(), .size = mesh.size(), .location = location});
   }
   template <class F>
   static void guarded(detail::MeshStateIn<space>& mesh, F&& f) {

@@ -56,6 +56,8 @@ struct PlanOptions {
   /// Whether the ranks share memory and one copy of the weights (`.share_weights`), which counts at stages 0 to 2;
   /// stage 0 is then as stage 1.
   bool share_weights = false;
+  /// The bytes in which gradients are sent, such as 2 with Compress<bfloat16>; 0 if they are sent as they are held.
+  std::uint32_t sent_gradient_bytes = 0;
 };
 
 /// Returns the bytes that one stage of ZeRO holds and sends (arXiv 1910.02054, section 5); allocates nothing.
@@ -71,8 +73,9 @@ struct PlanOptions {
                                        const BytesPerParameter& bytes = full_precision<>,
                                        const PlanOptions& options = {}) {
   const auto fail = [](const std::string& message) { throw InvalidArgument(message, {.operation = "plan"}); };
-  const std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / (options.replicate ? 8 : 2) /
-                             (std::uint64_t{1} + bytes.weights + bytes.gradients + bytes.optimizer);
+  const std::uint64_t most =
+      std::numeric_limits<std::uint64_t>::max() / (options.replicate ? 8 : 2) /
+      (std::uint64_t{1} + bytes.weights + bytes.gradients + bytes.optimizer + options.sent_gradient_bytes);
   if (parameters == 0 || parameters > most)
     fail("invalid number of parameters " + std::to_string(parameters) + ": must be in [1, " + std::to_string(most) +
          "]");
@@ -82,12 +85,13 @@ struct PlanOptions {
   const std::uint64_t shard = parameters / ranks + (parameters % ranks != 0 ? 1 : 0);
   const std::uint64_t foreign = parameters - parameters / ranks;
   const auto held = [&](int sharded_from) { return stage >= sharded_from ? shard : parameters; };
+  const std::uint64_t gradient_bytes = options.sent_gradient_bytes == 0 ? bytes.gradients : options.sent_gradient_bytes;
   const std::uint64_t gradients_sent = stage == 0 ? 2 : 1;
   const bool one_copy = stage == 3 ? options.map_weights : options.share_weights;
   const std::uint64_t weights_sent = stage == 0 || one_copy ? 0 : stage < 3 ? 1 : 2;
   TrainingPlan plan{bytes.weights * held(options.share_weights ? 0 : 3), bytes.gradients * held(2),
                     bytes.optimizer * held(1),
-                    foreign * (bytes.gradients * gradients_sent + bytes.weights * weights_sent)};
+                    foreign * (gradient_bytes * gradients_sent + bytes.weights * weights_sent)};
   if (options.replicate) {
     const bool whole = stage == 0 || ranks == 1;
     const std::uint64_t copied = (std::uint64_t{bytes.weights} + bytes.optimizer) * (whole ? parameters : shard);

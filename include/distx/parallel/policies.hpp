@@ -7,6 +7,7 @@
 
 #include "distx/core/space.hpp"
 #include "distx/parallel/detail/base/training_policies.hpp"
+#include "distx/parallel/hooks/gradient_hook.hpp"
 
 namespace distx::inline DISTX_ABI {
 
@@ -58,6 +59,16 @@ struct Precision {
                 "distx::Precision: the communication dtype must be bfloat16, float16 or float");
 };
 
+/// The policy for gradients of float that are averaged with loss, in fewer bytes; optimizer and weights stay float.
+///
+/// `Compress<bfloat16>`, `<float16>`: ranks send and add gradients in this type, also across the groups of Hybrid, as
+/// with Precision. Float16 overflows at 65520. Otherwise a GradientHook, such as those of `distx/parallel/hooks/`,
+/// which blocks: its reductions do not overlap with the backward pass. Buckets of other types are reduced as without
+/// it, and so are all on a single rank. Not with Precision or Reproducible; a hook not with Hybrid or a MeshParallel,
+/// and in host memory.
+template <class How>
+struct Compress {};
+
 /// The policy for sharding inside groups of `.group_ranks` consecutive ranks, each of which holds a whole model:
 /// gradients are reduced inside the groups, then across them. Stages 1 to 3.
 struct Hybrid {};
@@ -106,6 +117,33 @@ constexpr std::optional<ElementType> communication_of_policies() {
   return found;
 }
 template <class P>
+inline constexpr bool is_compression = false;
+template <class How>
+inline constexpr bool is_compression<Compress<How>> = true;
+template <class P>
+inline constexpr const HookCalls* hook_named = nullptr;
+template <hooks::GradientHook H>
+inline constexpr const HookCalls* hook_named<Compress<H>> = &hook_calls<H>;
+template <class P>
+inline constexpr std::optional<ElementType> compressed_named{};
+template <FloatingElement T>
+  requires(sizeof(T) == 2)
+inline constexpr std::optional<ElementType> compressed_named<Compress<T>> = element_type<T>;
+template <class P>
+inline constexpr bool compresses_somehow = compressed_named<P> || hook_named<P> != nullptr;
+template <class... Ps>
+constexpr const HookCalls* hook_of() {
+  const HookCalls* found = nullptr;
+  ((hook_named<Ps> != nullptr ? found = hook_named<Ps> : found), ...);
+  return found;
+}
+template <class... Ps>
+constexpr std::optional<ElementType> compressed_type_of() {
+  std::optional<ElementType> found;
+  ((compressed_named<Ps> ? found = compressed_named<Ps> : found), ...);
+  return found;
+}
+template <class P>
 inline constexpr bool is_hybrid = std::is_same_v<P, Hybrid>;
 template <class... Ps>
 inline constexpr bool hybrid_named = (false || ... || is_hybrid<Ps>);
@@ -151,8 +189,8 @@ template <class S>
 inline constexpr bool is_space<On<S>> = true;
 
 template <class P>
-inline constexpr bool is_policy =
-    is_stage<P> || is_space<P> || is_accumulation<P> || is_precision<P> || is_hybrid<P> || std::is_same_v<P, Replicate>;
+inline constexpr bool is_policy = is_stage<P> || is_space<P> || is_accumulation<P> || is_precision<P> ||
+                                  is_compression<P> || is_hybrid<P> || std::is_same_v<P, Replicate>;
 
 template <class... Ps>
 inline constexpr std::size_t stages_named = (std::size_t{0} + ... + (is_stage<Ps> ? 1 : 0));
@@ -166,6 +204,11 @@ enum class PolicyFault {
   two_spaces,
   two_accumulations,
   two_precisions,
+  no_compression,
+  two_compressions,
+  compresses_precision,
+  hook_in_groups,
+  hook_elsewhere,
   two_hybrids,
   two_replicates,
   replicates_hybrid,
@@ -175,6 +218,7 @@ enum class PolicyFault {
   virtual_ranks,
   reproducible_accumulates,
   reproducible_hybrid,
+  reproducible_compresses,
   reproducible_elsewhere
 };
 
@@ -215,8 +259,15 @@ constexpr PolicyFault policy_fault() {
   if (accumulations_named<Ps...> > 1)
     return reproducible ? PolicyFault::reproducible_accumulates : PolicyFault::two_accumulations;
   if (reproducible && hybrid_named<Ps...>) return PolicyFault::reproducible_hybrid;
+  constexpr std::size_t compressions = (std::size_t{0} + ... + (is_compression<Ps> ? 1 : 0));
+  if (reproducible && compressions > 0) return PolicyFault::reproducible_compresses;
   if (reproducible && !HostAccessible<space_of_policies<Ps...>>) return PolicyFault::reproducible_elsewhere;
   if ((std::size_t{0} + ... + (is_precision<Ps> ? 1 : 0)) > 1) return PolicyFault::two_precisions;
+  if (!(true && ... && (!is_compression<Ps> || compresses_somehow<Ps>))) return PolicyFault::no_compression;
+  if (compressions > 1) return PolicyFault::two_compressions;
+  if (compressions > 0 && (false || ... || is_precision<Ps>)) return PolicyFault::compresses_precision;
+  if (hook_of<Ps...>() != nullptr && hybrid_named<Ps...>) return PolicyFault::hook_in_groups;
+  if (hook_of<Ps...>() != nullptr && !HostAccessible<space_of_policies<Ps...>>) return PolicyFault::hook_elsewhere;
   if ((std::size_t{0} + ... + (is_hybrid<Ps> ? 1 : 0)) > 1) return PolicyFault::two_hybrids;
   if (replicates_named<Ps...> > 1) return PolicyFault::two_replicates;
   if (replicates_named<Ps...> > 0 && hybrid_named<Ps...>) return PolicyFault::replicates_hybrid;
@@ -234,11 +285,11 @@ constexpr PolicyFault policy_fault() {
 template <class... Ps>
 constexpr bool diagnose_policies() {
   constexpr PolicyFault fault = policy_fault<Ps...>();
-  static_assert(fault != PolicyFault::no_policy,
-                "distx::DataParallel: one of the types is not a policy: policies are ZeRO<0> to ZeRO<3>, "
-                "ZeRO<Dynamic>, Accumulate<Local> or <Sharded>, Reproducible<V>, Precision<Communication>, Hybrid, "
-                "Replicate and On<Space>; "
-                "run-time settings are DataParallelOptions");
+  static_assert(
+      fault != PolicyFault::no_policy,
+      "distx::DataParallel: one of the types is not a policy: policies are ZeRO<0> to ZeRO<3>, "
+      "ZeRO<Dynamic>, Accumulate<Local> or <Sharded>, Reproducible<V>, Precision<Communication>, Compress<How>, "
+      "Hybrid, Replicate and On<Space>; run-time settings are DataParallelOptions");
   static_assert(fault != PolicyFault::two_stages,
                 "distx::DataParallel: the policies contain ZeRO twice; keep one stage");
   static_assert(fault != PolicyFault::two_spaces,
@@ -261,6 +312,24 @@ constexpr bool diagnose_policies() {
                 "Accumulate<Sharded>");
   static_assert(fault != PolicyFault::two_precisions,
                 "distx::DataParallel: the policies contain Precision twice; keep one");
+  static_assert(fault != PolicyFault::no_compression,
+                "distx::DataParallel: the argument of Compress must be bfloat16, float16 or a GradientHook, which has "
+                "'std::size_t state_size(const hooks::BucketShape&) const' and 'void reduce(const "
+                "hooks::GradientBucket&) const'");
+  static_assert(fault != PolicyFault::two_compressions,
+                "distx::DataParallel: the policies contain Compress twice; keep one");
+  static_assert(fault != PolicyFault::compresses_precision,
+                "distx::DataParallel: Compress is for gradients of float, those of Precision are of 16 bits already; "
+                "remove Compress, or use parameters of float and remove Precision");
+  static_assert(fault != PolicyFault::hook_in_groups,
+                "distx::DataParallel: a GradientHook does not support Hybrid, which averages in two groups of ranks; "
+                "remove Hybrid, or use Compress<bfloat16>");
+  static_assert(fault != PolicyFault::hook_elsewhere,
+                "distx::DataParallel: a GradientHook supports host memory only; use Compress<bfloat16>, or remove "
+                "On<Space>");
+  static_assert(fault != PolicyFault::reproducible_compresses,
+                "distx::DataParallel: Reproducible does not support Compress, whose rounding depends on the number of "
+                "ranks; remove one of them");
   static_assert(fault != PolicyFault::two_hybrids, "distx::DataParallel: the policies contain Hybrid twice; keep one");
   static_assert(fault != PolicyFault::two_replicates,
                 "distx::DataParallel: the policies contain Replicate twice; keep one");

@@ -295,7 +295,9 @@ class TrainingMethods {
             detail::hybrid_named<Policies...>,
             replicates,
             part_of_model,
-            virtual_ranks};
+            virtual_ranks,
+            detail::compressed_type_of<Policies...>(),
+            detail::hook_of<Policies...>()};
   }
 
   void ready_one(const OnStream& after, const detail::ReadyArgument& parameters) {

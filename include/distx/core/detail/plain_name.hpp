@@ -24,4 +24,12 @@ consteval std::string_view abi_in_names() {
   return text;
 }
 
+/// Returns the name of a type as the compiler spells it, in every form of the library.
+template <class T>
+[[nodiscard]] std::string type_name() {
+  std::string_view text = std::source_location::current().function_name();
+  text.remove_prefix(text.find("T = ") + 4);
+  return plain_name(text.substr(0, text.find_first_of(";]")));
+}
+
 }  // namespace distx::inline DISTX_ABI::detail

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "distx/core/element.hpp"
+#include "distx/parallel/hooks/gradient_hook.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
 
@@ -22,7 +23,11 @@ struct TrainingPolicies {
   bool part_of_model = false;
   /// The leaves of the tree in whose order Reproducible adds gradients; 0 without it.
   int virtual_ranks = 0;
+  /// How Compress averages gradients of float: in a 16-bit type, or by a hook; empty and null without it.
+  std::optional<ElementType> compressed_type{};
+  const HookCalls* hook = nullptr;
 
+  [[nodiscard]] bool compresses() const noexcept { return compressed_type || hook != nullptr; }
   [[nodiscard]] bool has_master(ElementType type) const noexcept { return communication_type && size_of(type) == 2; }
   /// Returns the element type in which gradients of `type` are reduced.
   [[nodiscard]] ElementType communication_type_of(ElementType type) const noexcept {
@@ -43,7 +48,9 @@ struct TrainingPolicies {
     return "ZeRO<" + std::to_string(stage) + ">" + accumulations[static_cast<int>(accumulation)] +
            (virtual_ranks > 0 ? std::to_string(virtual_ranks) + ">" : "") +
            (communication_type ? ", Precision<" + std::string(name_of(*communication_type)) + ">" : "") +
-           (hybrid ? ", Hybrid" : "") + (replicate ? ", Replicate" : "");
+           (compressed_type ? ", Compress<" + std::string(name_of(*compressed_type)) + ">" : "") +
+           (hook != nullptr ? ", Compress<" + hook->name() + ">" : "") + (hybrid ? ", Hybrid" : "") +
+           (replicate ? ", Replicate" : "");
   }
 };
 

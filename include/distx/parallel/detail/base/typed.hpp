@@ -10,6 +10,12 @@ template <MemorySpace Space>
   return {span.bytes(), span.size_bytes()};
 }
 
+/// @pre the element type is float
+template <MemorySpace Space>
+[[nodiscard]] Span<float, Space> floats(Span<AnyElement, Space> span) noexcept {
+  return {static_cast<float*>(span.data()), span.size()};
+}
+
 /// Calls f with a span of the actual element type.
 /// @pre it is a floating type
 template <MemorySpace Space, class F>

@@ -184,12 +184,15 @@ void allocate_local(Buckets<Space>& buckets, const std::vector<ParameterEntry<Sp
     if (!bucket.trained) continue;
     for (auto& buffer : bucket.buffers) {
       const auto allocate = [&](std::size_t size) {
-        const std::size_t width = size_of(buffer.communication_type);
+        const std::size_t width = size_of(buffer.shard_type());
         bucket.memory.push_back(allocate_tracked_local<Space>(account, observe::MemoryKind::gradients, size * width));
-        return Span<AnyElement, Space>(bucket.memory.back()->span().data(), size, buffer.communication_type, width);
+        return Span<AnyElement, Space>(bucket.memory.back()->span().data(), size, buffer.shard_type(), width);
       };
       if (buffer.levels > 0) buffer.partials = allocate(buffer.levels * buffer.layout.size);
       if (buffer.separate_gradient_shard) buffer.gradient_shard = allocate(buffer.size);
+      if constexpr (HostAccessible<Space>)
+        if (buffer.hook != nullptr)
+          buffer.hook_state = floats(allocate(buffer.hook->state_size(buffer.shape(entries, policies.stage == 0))));
     }
     bucket.update = optimizer.make_update(shard_of(bucket, entries, optimizer, policies), workspace, account);
   }

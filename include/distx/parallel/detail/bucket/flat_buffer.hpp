@@ -3,6 +3,7 @@
 #include "distx/memory/detail/copy_pieces.hpp"
 #include "distx/parallel/detail/base/typed.hpp"
 #include "distx/parallel/detail/bucket/bucket_layout.hpp"
+#include "distx/parallel/hooks/gradient_hook.hpp"
 #include "distx/parallel/segment.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
@@ -29,6 +30,9 @@ struct FlatBuffer {
   std::vector<std::size_t> exchange_counts{};
   std::size_t exchanged = 0;
   ElementType communication_type{};
+  bool restores = false;  ///< reduced gradients are converted back from `communication_type`, as with Compress
+  const HookCalls* hook = nullptr;  ///< averages the gradients, unless it is null
+  Span<float> hook_state{};
   bool separate_gradient_shard = false;
   bool fills_shard = false;  ///< gradients are written into the separate shard: this rank has all of them
   bool separate_value_shard = false;
@@ -50,7 +54,21 @@ struct FlatBuffer {
   [[nodiscard]] Span<AnyElement, Space> sent() const noexcept { return converts() ? converted : gradient; }
   /// Returns where a reduction writes this rank's part; if `adds`, it must not overwrite the separate shard.
   [[nodiscard]] Span<AnyElement, Space> received(bool adds) const noexcept {
-    return separate_gradient_shard && !adds ? gradient_shard : own(sent());
+    return separate_gradient_shard && !adds && !restores ? gradient_shard : own(sent());
+  }
+  /// Returns where what was received is converted back to.
+  /// @pre restores
+  [[nodiscard]] Span<AnyElement, Space> restored(bool adds) const noexcept {
+    return separate_gradient_shard && !adds ? gradient_shard : own(gradient);
+  }
+  /// Returns the element type of the separate shard.
+  [[nodiscard]] ElementType shard_type() const noexcept { return restores ? layout.type : communication_type; }
+  [[nodiscard]] hooks::BucketShape shape(const std::vector<ParameterEntry<Space>>& entries, bool whole) const {
+    hooks::BucketShape shape{layout.size, {}, layout.partition.counts(), whole};
+    for (const auto& range : layout.ranges)
+      shape.parameters.push_back(
+          {entries[range.entry].name, range.begin, range.size, entries[range.entry].options.rows});
+    return shape;
   }
   /// Returns the reduced gradients that this rank updates with.
   [[nodiscard]] Span<AnyElement, Space> reduced() const noexcept {

@@ -40,6 +40,11 @@ template <MemorySpace Space>
       if (balances && bucket.trained) layout.partition = partitioner.partition(layout, whole);
       buffer.separate_gradient_shard = bucket.trained && policies.separate_gradient_shard(layout.type);
       buffer.communication_type = bucket.trained ? policies.communication_type_of(layout.type) : layout.type;
+      if (bucket.trained && layout.type == ElementType::f32 && comms.all().size() > 1) {
+        buffer.hook = policies.hook;
+        buffer.restores = policies.compressed_type.has_value();
+        if (buffer.restores) buffer.communication_type = *policies.compressed_type;
+      }
       buffer.fills_shard = parts == 1 && bucket.owned && buffer.separate_gradient_shard && !buffer.converts() &&
                            policies.accumulation != Accumulation::sharded;
       if (bucket.trained && policies.virtual_ranks > 0) {

@@ -243,6 +243,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
       await_others(location);
       state_.set_incomplete(false);
       restore_counters(parameters_, scaling_.scaler(), counters);
+      reducer_.forget();
       commit(after, location);
     });
   }

@@ -18,7 +18,8 @@ TrainingEngine<Space>::TrainingEngine(AnyCommunicator<Space> comm, std::vector<P
       buckets_(make_training_buckets(parameters_, comms_, optimizer, policies_, options, location)),
       spare_processor_(has_spare_processor()),
       reducer_(buckets_.all(), parameters_, comms_, policies_, buckets_.gradient_pool(),
-               options.overlap && (spare_processor_ || policies_.stage >= 2), options.allow_unused, one_pass()),
+               options.overlap && policies_.hook == nullptr && (spare_processor_ || policies_.stage >= 2),
+               options.allow_unused, one_pass()),
       shards_(buckets_.all(), parameters_, comms_, policies_, options.overlap),
       scaling_(options, parameters_.scales_loss(policies_)),
       divergence_(options.guard_every) {

@@ -1,22 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <concepts>
-#include <source_location>
 #include <string>
-#include <string_view>
 
 #include "distx/core/detail/plain_name.hpp"
 #include "distx/core/detail/shortest.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
-
-/// Returns the name of a type as the compiler spells it, in every form of the library.
-template <class T>
-[[nodiscard]] std::string type_name() {
-  std::string_view text = std::source_location::current().function_name();
-  text.remove_prefix(text.find("T = ") + 4);
-  return plain_name(text.substr(0, text.find_first_of(";]")));
-}
 
 /// Calls f(name, value) for each member that has the usual name of a hyperparameter.
 template <class O, class F>

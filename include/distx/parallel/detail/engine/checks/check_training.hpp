@@ -8,15 +8,16 @@
 
 namespace distx::inline DISTX_ABI::detail {
 
-/// Checks that Precision and `.loss_scale` apply to some trained parameter.
+/// Checks that Precision, Compress and `.loss_scale` apply to some trained parameter.
 /// @param entries  the parameters of a whole model, or of all parts of one
 /// @throws InvalidArgument
 template <class Entries>
-void check_effects(const Entries& entries, bool precision, const DataParallelOptions& options,
+void check_effects(const Entries& entries, bool precision, bool compresses, const DataParallelOptions& options,
                    const ErrorContext& context) {
-  bool short_types = false, float16s = false;
+  bool short_types = false, float16s = false, floats = false;
   for (const auto& entry : entries) {
     short_types = short_types || (entry.trained() && size_of(entry.type()) == 2);
+    floats = floats || (entry.trained() && entry.type() == ElementType::f32);
     float16s = float16s || (entry.trained() && entry.type() == ElementType::f16);
   }
   if (precision && !short_types)
@@ -24,6 +25,8 @@ void check_effects(const Entries& entries, bool precision, const DataParallelOpt
         "Precision has no effect: no trained parameter is of bfloat16 or float16; use such parameters, or remove "
         "Precision",
         context);
+  if (compresses && !floats)
+    throw InvalidArgument("Compress has no effect: no trained parameter is of float; remove Compress", context);
   if (options.loss_scale && !(precision && float16s))
     throw InvalidArgument(".loss_scale has no effect: only float16 parameters with Precision use it; omit it", context);
 }
@@ -63,7 +66,8 @@ void check_arguments(const std::vector<ParameterEntry<Space>>& entries, const An
       fail("'" + entry.name + "' is borrowed, but " + policies.to_string() +
            " allocates gradients itself; make it a distx::Parameter, or use ZeRO<0> or ZeRO<1>");
   }
-  if (!policies.part_of_model) check_effects(entries, policies.communication_type.has_value(), options, context);
+  if (!policies.part_of_model)
+    check_effects(entries, policies.communication_type.has_value(), policies.compresses(), options, context);
 }
 
 /// Compares what the ranks pass to a training. Collective over `comm`.

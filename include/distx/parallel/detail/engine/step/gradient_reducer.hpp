@@ -152,6 +152,11 @@ class GradientReducer {
     adds_ = adds && policies_.accumulation == Accumulation::sharded;
     tree_.restart(adds);
   }
+  /// Sets the state of all hooks to zero.
+  void forget() {
+    for (auto& bucket : buckets_)
+      for (auto& buffer : bucket.buffers) std::fill(buffer.hook_state.begin(), buffer.hook_state.end(), 0.0F);
+  }
   /// Ends what is in flight, or waits for it, before its memory is released.
   void abandon() noexcept {
     for (auto& reduction : reductions_) reduction.pending.clear();
@@ -202,8 +207,9 @@ class GradientReducer {
     if (one_pass == OnePass::never || (one_pass == OnePass::single && count_ > 1)) return;
     for (std::size_t b = allocates_gradients_lazily() && count_ > 0 ? count_ - 1 : 0; b < count_; ++b)
       reductions_[b].deferred =
-          buckets_[b].update->takes_operands() && std::none_of(buckets_[b].buffers.begin(), buckets_[b].buffers.end(),
-                                                               [](const auto& buffer) { return buffer.converts(); });
+          buckets_[b].update->takes_operands() &&
+          std::none_of(buckets_[b].buffers.begin(), buckets_[b].buffers.end(),
+                       [](const auto& buffer) { return buffer.converts() || buffer.hook != nullptr; });
   }
 
   /// Takes memory for a bucket's gradients. The padding between them is reduced with them, and so is zeroed.
@@ -266,6 +272,8 @@ class GradientReducer {
         if (tree_.keeps() || comm.size() == 1) continue;
         const auto call = tree_.exchange(buffer, reduction.exchanged[i], order_, location);
         overlap_ ? keep(reduction, bucket, comm.start(call, after)) : make_in_order(comm, call, after);
+      } else if (buffer.hook != nullptr) {
+        run_hook(buffer);
       } else if (policies_.stage == 0) {
         const AllReduce<AnyElement, AnyOp, Space> call{buffer.sent(), buffer.received(adds_),
                                                        average_of(buffer.communication_type), location};
@@ -278,6 +286,15 @@ class GradientReducer {
     if (!overlap_ || tree_.keeps()) finish(started_ - 1, after);
   } catch (const Error&) {
     explain();
+  }
+
+  void run_hook([[maybe_unused]] const FlatBuffer<Space>& buffer) {
+    if constexpr (HostAccessible<Space>) {
+      if (compares_order_) execute(comms_.reducing(), Barrier<Space>{location_, order_});
+      const auto shape = buffer.shape(entries_, policies_.stage == 0);
+      buffer.hook->reduce({shape, floats(buffer.gradient), floats(buffer.received(adds_)), buffer.begin,
+                           buffer.hook_state, comms_.reducing(), location_});
+    }
   }
 
   [[nodiscard]] ReduceScatter<AnyElement, AnyOp, Space> reduce_scatter(const FlatBuffer<Space>& buffer,
@@ -314,10 +331,14 @@ class GradientReducer {
       if (reduction.deferred)
         make_in_order(comms_.reducing(), reduce_scatter(buffer, update == nullptr ? nullptr : update->of(i)), after);
       if (tree_.used()) tree_.finish(buffer, reduction.exchanged[i], comms_.reducing(), after, location_);
-      const auto part = buffer.received(adds_);
+      auto part = buffer.received(adds_);
       if (auto* const across = comms_.across())
         make_in_order(*across, AllReduce<AnyElement, AnyOp, Space>{part, part, average_of(part.type()), location_},
                       after);
+      if (buffer.restores) {
+        cast_to(after, buffer.restored(adds_), part);
+        part = buffer.restored(adds_);
+      }
       if (buffer.separate_gradient_shard && adds_)
         add_to(after, buffer.gradient_shard, part);
       else if (policies_.stage == 0 && !buffer.separate_gradient_shard)

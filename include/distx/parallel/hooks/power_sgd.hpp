@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "distx/comm/reductions.hpp"
+#include "distx/core/detail/floating_point.hpp"
+#include "distx/memory/operations.hpp"
+#include "distx/parallel/hooks/gradient_hook.hpp"
+
+namespace distx::inline DISTX_ABI::hooks {
+
+/// PowerSGD (Vogels, Karimireddy, Jaggi, arXiv 1905.13727): averages each gradient matrix M as P·Qᵀ of a low rank.
+///
+/// One step of the power method from the Q of the step before: P = M·Q is averaged and orthogonalized, Q = Mᵀ·P is
+/// averaged. A rank adds what its gradient lost, M - P·Qᵀ, to the next one (error feedback). Parameters without
+/// `.rows`, and matrices of which P and Q have more than half of the elements, are averaged exactly. Sends two
+/// all_reduces for a bucket. State: the errors, one float per element of a compressed matrix, and factors. Gradients
+/// that are not finite reset them.
+/// @tparam Rank  the columns of P and Q
+/// @tparam ExactSteps  the first reductions of each bucket, which average all gradients exactly: while gradients still
+///   change direction quickly, a low rank costs most
+template <std::size_t Rank, std::size_t ExactSteps = 0>
+struct PowerSGD {
+  static_assert(Rank > 0, "distx::hooks::PowerSGD: the rank must be at least 1");
+
+  [[nodiscard]] static std::size_t state_size(const BucketShape& shape) {
+    const Sizes sizes(shape);
+    return sizes.errors + sizes.first + sizes.second + (ExactSteps > 0 ? 1 : 0);
+  }
+  static void reduce(const GradientBucket& bucket) {
+    const Sizes sizes(bucket.shape);
+    const auto errors = bucket.state.subspan(0, sizes.errors);
+    const auto first = bucket.state.subspan(sizes.errors, sizes.first);  // every P, and what is averaged exactly
+    const auto second = bucket.state.subspan(sizes.errors + sizes.first, sizes.second);  // every Qᵀ
+    if constexpr (ExactSteps > 0) {
+      float& steps = bucket.state[bucket.state.size() - 1];
+      if (steps < static_cast<float>(ExactSteps)) {
+        ++steps;
+        all_reduce(bucket.comm, bucket.gradients, average, bucket.location);
+        return copy({}, bucket.averages, bucket.gradients.subspan(bucket.begin, bucket.averages.size()));
+      }
+    }
+    float* error = errors.data();
+    float* p = first.data();
+    float* q = second.data();
+    for (const auto& each : bucket.shape.parameters) {
+      const auto gradient = bucket.gradients.subspan(each.begin, each.size);
+      if (!compressed(each)) {
+        p = std::copy(gradient.begin(), gradient.end(), p);
+        continue;
+      }
+      const std::size_t columns = each.size / each.rows;
+      for (std::size_t i = 0; i < each.size; ++i) gradient[i] += *error++;
+      for (std::size_t k = 0; k < Rank; ++k) make_usable(q + k * columns, columns, k);
+      for (std::size_t row = 0; row < each.rows; ++row)
+        for (std::size_t k = 0; k < Rank; ++k)
+          p[k * each.rows + row] = dot(gradient.data() + row * columns, q + k * columns, columns);
+      p += Rank * each.rows;
+      q += Rank * columns;
+    }
+    all_reduce(bucket.comm, first, average, bucket.location);
+    p = first.data();
+    q = second.data();
+    for (const auto& each : bucket.shape.parameters) {
+      if (!compressed(each)) {
+        p += each.size;
+        continue;
+      }
+      const std::size_t columns = each.size / each.rows;
+      orthogonalize(p, each.rows);
+      std::fill(q, q + Rank * columns, 0.0F);
+      for (std::size_t row = 0; row < each.rows; ++row)
+        for (std::size_t k = 0; k < Rank; ++k)
+          add_scaled(q + k * columns, p[k * each.rows + row], bucket.gradients.data() + each.begin + row * columns,
+                     columns);
+      p += Rank * each.rows;
+      q += Rank * columns;
+    }
+    if (!second.empty()) all_reduce(bucket.comm, second, average, bucket.location);
+    restore(bucket, errors.data(), first.data(), second.data());
+  }
+
+ private:
+  /// The elements of each part of the state.
+  struct Sizes {
+    explicit Sizes(const BucketShape& shape) {
+      for (const auto& each : shape.parameters) {
+        errors += compressed(each) ? each.size : 0;
+        first += compressed(each) ? Rank * each.rows : each.size;
+        second += compressed(each) ? Rank * (each.size / each.rows) : 0;
+      }
+    }
+    std::size_t errors = 0, first = 0, second = 0;
+  };
+
+  [[nodiscard]] static bool compressed(const GradientRange& each) noexcept {
+    return each.rows > 0 && 2 * Rank * (each.rows + each.size / each.rows) <= each.size;
+  }
+  [[nodiscard]] static float dot(const float* a, const float* b, std::size_t size) noexcept {
+    constexpr std::size_t lanes = 8;  // sums that a compiler adds to at once
+    float sums[lanes] = {};
+    std::size_t i = 0;
+    for (; i + lanes <= size; i += lanes)
+      for (std::size_t lane = 0; lane < lanes; ++lane) sums[lane] += a[i + lane] * b[i + lane];
+    for (std::size_t lane = 1; lane < lanes; ++lane) sums[0] += sums[lane];
+    for (; i < size; ++i) sums[0] += a[i] * b[i];
+    return sums[0];
+  }
+  static void add_scaled(float* to, float factor, const float* from, std::size_t size) noexcept {
+    for (std::size_t i = 0; i < size; ++i) to[i] += factor * from[i];
+  }
+  /// Begins with an arbitrary column, the same on every rank, where there is none or where it is not finite.
+  static void make_usable(float* column, std::size_t size, std::size_t k) noexcept {
+    const float squares = dot(column, column, size);
+    if (squares > 0 && detail::is_finite(squares)) return;
+    for (std::size_t i = 0; i < size; ++i) {
+      const auto mixed = static_cast<std::uint32_t>(i * Rank + k + 1) * 2654435761U;
+      column[i] = static_cast<float>((mixed ^ mixed >> 15) % 2001) / 1000 - 1;
+    }
+  }
+  /// Makes the columns of P orthonormal; those that depend on earlier ones become zero.
+  static void orthogonalize(float* p, std::size_t rows) noexcept {
+    for (std::size_t k = 0; k < Rank; ++k) {
+      float* const column = p + k * rows;
+      const float before = dot(column, column, rows);
+      for (std::size_t j = 0; j < k; ++j) add_scaled(column, -dot(column, p + j * rows, rows), p + j * rows, rows);
+      const float squares = dot(column, column, rows);
+      const float factor = squares > 1e-10F * before ? 1 / std::sqrt(squares) : 0;
+      for (std::size_t row = 0; row < rows; ++row) column[row] *= factor;
+    }
+  }
+  /// Writes this rank's averages, and the errors of the gradients.
+  static void restore(const GradientBucket& bucket, float* error, const float* p, const float* q) {
+    for (const auto& each : bucket.shape.parameters) {
+      float* gradient = bucket.gradients.data() + each.begin;
+      if (!compressed(each)) {
+        std::copy(p, p + each.size, gradient);
+        p += each.size;
+        continue;
+      }
+      const std::size_t columns = each.size / each.rows;
+      for (std::size_t row = 0; row < each.rows; ++row, gradient += columns, error += columns) {
+        std::copy(gradient, gradient + columns, error);
+        std::fill(gradient, gradient + columns, 0.0F);
+        for (std::size_t k = 0; k < Rank; ++k) add_scaled(gradient, p[k * each.rows + row], q + k * columns, columns);
+        for (std::size_t i = 0; i < columns; ++i) {
+          const float lost = error[i] - gradient[i];
+          error[i] = detail::is_finite(lost) ? lost : 0;
+        }
+      }
+      p += Rank * each.rows;
+      q += Rank * columns;
+    }
+    copy({}, bucket.averages, bucket.gradients.subspan(bucket.begin, bucket.averages.size()));
+  }
+};
+
+}  // namespace distx::inline DISTX_ABI::hooks
