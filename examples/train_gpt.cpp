@@ -55,12 +55,13 @@ void train_rank(distx::AnyCommunicator<> comm, GptSettings own, const GptTask& t
   auto counted = metered.share();
   const auto sizes = own.mesh.sizes(own.training);
   if (own.mesh.pipelined()) {
-    const distx::Mesh<examples::Stages, examples::InStage> all(counted, {sizes.pipeline, sizes.data * sizes.model});
+    const distx::Mesh<examples::Stages, examples::InStage> all(counted,
+                                                               {sizes.pipeline, counted.size() / sizes.pipeline});
     return examples::with_model(own, [&]<class Weight, bool Recompute>() {
       examples::train_in_pipeline<Weight, Recompute>(comm, all, metered, own, task);
     });
   }
-  const examples::Grid mesh(counted, {sizes.data, sizes.model});
+  const examples::Grid mesh(counted, sizes.grid());
   examples::with_model(own, [&]<class Weight, bool Recompute>() {
     examples::train_on_mesh<Weight, Recompute>(comm, mesh, mesh.along<examples::Data>(), metered, own, task);
   });
@@ -175,6 +176,8 @@ void run(distx::AnyConnector& connector, const GptSettings& settings) {
       throw distx::InvalidArgument("--plan supports neither --mesh nor --reproducible: omit them");
     if (settings.device == "cuda" && (settings.fake > 0 || !settings.mesh.given()))
       throw distx::InvalidArgument("--device cuda needs --mesh, such as data=2,model=1, and does not support --fake");
+    if (settings.device == "cuda" && settings.mesh.sizes(settings.training).context > 1)
+      throw distx::InvalidArgument("--device cuda does not support context= of --mesh: omit it");
     if (settings.device == "cuda" && settings.backend.name != "auto")
       throw distx::InvalidArgument("--device cuda communicates by NCCL: leave out --backend " + settings.backend.name);
     settings.training.check("--batch", settings.batch);

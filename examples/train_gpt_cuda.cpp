@@ -22,7 +22,7 @@ void train_rank(C& connector, distx::AnyCommunicator<> host, const examples::Gpt
   const auto sizes = settings.mesh.sizes(settings.training);
   const distx::Metered<distx::NcclCommunicator> metered{distx::NcclCommunicator(connector)};
   auto counted = metered.share();
-  const examples::Grid mesh(counted, {sizes.data, sizes.model}, stream), of_host(host, {sizes.data, sizes.model});
+  const examples::Grid mesh(counted, sizes.grid(), stream), of_host(host, sizes.grid());
   examples::with_model(settings, [&]<class Weight, bool Recompute>() {
     examples::train_on_mesh<Weight, Recompute, distx::On<Cuda>>(host, mesh, of_host.along<examples::Data>(), metered,
                                                                 settings, task);

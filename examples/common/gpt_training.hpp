@@ -465,7 +465,7 @@ void train_on_mesh(distx::AnyCommunicator<>& comm, const Grid& mesh, distx::AnyC
                    const Metered& metered, const GptSettings& settings, const GptTask& task) {
   using Training = std::conditional_t<sizeof(Weight) == 2, MeshTraining<Policies..., distx::Precision<Weight>>,
                                       MeshTraining<Policies...>>;
-  using Split = distx::layers::TensorParallel<Grid, Data, Model, false, typename Training::space>;
+  using Split = distx::layers::TensorParallel<Grid, Data, Model, false, typename Training::space, Context>;
   MeshGpt<Weight, Split, Recompute> model(mesh, task.shape, settings.seed, {.untied = settings.mesh.untied});
   distx::TensorParameterList<typename Training::space> parameters;
   WeightCounts weights;
@@ -485,10 +485,10 @@ void train_in_pipeline(distx::AnyCommunicator<>& comm, const distx::Mesh<Stages,
                        const distx::Metered<distx::AnyCommunicator<>>& metered, const GptSettings& settings,
                        const GptTask& task) {
   using Training = std::conditional_t<sizeof(Weight) == 2, MeshTraining<distx::Precision<Weight>>, MeshTraining<>>;
-  using Split = distx::layers::TensorParallel<Grid, Data, Model>;
+  using Split = distx::layers::TensorParallel<Grid, Data, Model, false, distx::Host, Context>;
   const auto sizes = settings.mesh.sizes(settings.training);
   auto& along = all.along<Stages>();
-  const Grid mesh(all.along<InStage>(), {sizes.data, sizes.model});
+  const Grid mesh(all.along<InStage>(), sizes.grid());
   PipelinedGpt<Weight, Split, Recompute, Training> model(
       along, mesh, task.shape, settings.seed,
       settings.mesh.schedule_of(sizes.pipeline, static_cast<int>(settings.training.accumulate)), settings.mesh.untied);

@@ -27,7 +27,8 @@ int take(std::string_view& text, std::string_view name) {
 void MeshFlag::describe(CLI::App& app) {
   auto* mesh = app.add_option("--mesh", text,
                               "mesh of ranks that batches and weights are split over, such as data=2,model=2; with "
-                              "pipeline=2 before it, blocks are too [default: only batches]");
+                              "context=2 between them sequences are too, with pipeline=2 before them blocks [default: "
+                              "only batches]");
   app.add_option("--schedule", schedule, "of the pipeline's micro-batches: gpipe, 1f1b, interleaved or zb-h1")
       ->needs(mesh)
       ->check(CLI::IsMember({"gpipe", "1f1b", "interleaved", "zb-h1"}))
@@ -59,12 +60,13 @@ MeshSizes MeshFlag::sizes(const TrainingFlags& training) const {
   };
   if (pipelined()) sizes.pipeline = next("pipeline");
   sizes.data = next("data");
+  if (left.starts_with("context")) sizes.context = next("context");
   valid = valid && !left.empty();
   sizes.model = valid ? take(left, "model") : 0;
   if (sizes.model == 0 || !left.empty())
     throw distx::InvalidArgument("invalid --mesh " + text +
                                  ": give data=2,model=2, the numbers of ranks that batches and weights are split over, "
-                                 "or pipeline=2,data=2,model=2");
+                                 "or pipeline=2,data=2,context=2,model=2");
   if (pipelined()) static_cast<void>(schedule_of(sizes.pipeline, static_cast<int>(training.accumulate)));
   if (training.reproducible)
     throw distx::InvalidArgument("--mesh does not support --reproducible: leave one of them out");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
+#include <array>
 #include <string>
 #include <variant>
 
@@ -11,10 +12,11 @@
 
 namespace examples {
 
-/// The axes of a mesh that a model is split over: batches over the one, weights over the other.
+/// The axes of a mesh that a model is split over: batches, the tokens of a sequence, and weights.
 struct Data {};
+struct Context {};
 struct Model {};
-using Grid = distx::Mesh<Data, Model>;
+using Grid = distx::Mesh<Data, Context, Model>;
 /// The axes of all ranks of a pipeline: its stages, and a Grid for each.
 struct Stages {};
 struct InStage {};
@@ -22,12 +24,14 @@ struct InStage {};
 /// Numbers of ranks.
 struct MeshSizes {
   int pipeline = 1;
-  int data = 1, model = 1;
+  int data = 1, context = 1, model = 1;
+
+  [[nodiscard]] std::array<int, 3> grid() const { return {data, context, model}; }
 };
 
 /// The flags that say over which mesh a model is split, and how a pipeline works.
 struct MeshFlag {
-  std::string text;  ///< `data=2,model=2` or `pipeline=2,data=2,model=2`; nothing where it is not split
+  std::string text;  ///< `data=2,model=2` or `pipeline=2,data=2,context=2,model=2`; nothing where it is not split
   std::string schedule = "1f1b";
   int chunks = 2;       ///< stages of each rank, with an interleaved schedule
   bool untied = false;  ///< the output layer does not share the embedding's table

@@ -56,15 +56,16 @@ class MeshGpt {
   using Tensor = typename Split::template tensor<Weight, Rank, Ps...>;
   using Batches = distx::Shard<0, typename Split::data>;
   using Vocabulary = distx::Shard<2, typename Split::model>;
+  using Own = typename Split::tokens;
   using Stream = Tensor<3, typename Split::residual>;
   using Space = typename Split::space;
-  using Tokens = distx::DistTensor<Token, 2, Mesh, distx::Layout<Batches>, Space>;
+  using Tokens = distx::DistTensor<Token, 2, Mesh, Own, Space>;
   using TransformerBlock = distx::layers::TransformerBlock<Weight, Split>;
   using Block = std::conditional_t<Recompute, distx::layers::Recomputed<TransformerBlock>, TransformerBlock>;
   using OfBlock =
       std::conditional_t<Recompute, distx::layers::Activations<Stream>, typename TransformerBlock::activations>;
   /// The stream after the blocks, the same normalized, and the logits.
-  using OfHead = distx::layers::Activations<Stream, Tensor<3, typename Split::tokens>, Tensor<3, Batches, Vocabulary>>;
+  using OfHead = distx::layers::Activations<Stream, Tensor<3, Own>, Tensor<3, Own, Vocabulary>>;
   using Output = distx::layers::ParallelOutput<Weight, Split>;
 
  public:
@@ -76,7 +77,7 @@ class MeshGpt {
   struct Head {
     OfHead layers;
     Tokens targets;
-    distx::DistTensor<double, 2, Mesh, distx::Layout<Batches>, Space> log_sums;
+    distx::DistTensor<double, 2, Mesh, Own, Space> log_sums;
   };
   /// The arguments and results of a forward pass that its backward pass needs.
   struct Activations {
@@ -84,10 +85,10 @@ class MeshGpt {
     std::vector<OfBlock> blocks;
     std::optional<Head> head{};  // of the last part
   };
-  /// The results of a part's forward pass: the stream for the next part, or the losses of this rank's tokens.
+  /// The results of a part's forward pass: the stream for the next part, or the mean loss of each sequence.
   struct Passed {
     std::optional<Edge> output{};
-    std::vector<Scalar> losses{};
+    std::vector<double> losses{};
     Activations activations;
   };
 
@@ -153,10 +154,8 @@ class MeshGpt {
     if (!part_.last()) return {std::move(stream), {}, {std::move(ids), std::move(blocks)}};
     auto layers = run_head(std::move(stream), training);
     auto entropies = distx::ops::cross_entropy(std::get<2>(layers.kept()), *expected);
-    const auto here = distx::to_space<distx::Host>(entropies.losses);
-    const auto losses = here.local();
     return {std::nullopt,
-            std::vector<Scalar>(losses.begin(), losses.end()),
+            of_sequences(entropies.losses),
             {std::move(ids), std::move(blocks),
              Head{std::move(layers), *std::move(expected), std::move(entropies.log_sums)}}};
   }
@@ -239,11 +238,28 @@ class MeshGpt {
   [[nodiscard]] std::size_t places() const {
     return static_cast<std::size_t>(mesh_.template size<typename Split::data>());
   }
+  /// Returns the mean of each sequence's losses. Collective over the axis that shards sequences, if there is one.
+  template <class Losses>
+  std::vector<double> of_sequences(const Losses& losses) const {
+    const auto here = distx::to_space<distx::Host>(losses);
+    const auto values = here.view();
+    std::vector<double> sums(values.extent(0));
+    for (std::size_t b = 0; b < values.extent(0); ++b)
+      for (std::size_t t = 0; t < values.extent(1); ++t) sums[b] += static_cast<double>(values(b, t));
+    if constexpr (!std::is_void_v<typename Split::context> && distx::HostAccessible<Space>)
+      distx::all_reduce(mesh_.template along<typename Split::context>(), sums, distx::sum);
+    for (double& sum : sums) sum /= static_cast<double>(losses.extent(1));
+    return sums;
+  }
   /// A tensor of this rank's sequences.
   Tokens of_tokens(std::span<const Token> tokens, std::size_t length) const {
     check_tokens(shape_, tokens, length);
-    return distx::to_space<Space>(
-        distx::from_local<Batches>(mesh_, distx::Extents<2>{tokens.size() / length * places(), length}, tokens));
+    const distx::Extents<2> extents{tokens.size() / length * places(), length};
+    distx::DistTensor<Token, 2, Mesh, Own> own({mesh_, extents}, distx::uninitialized);
+    const auto to = own.view();
+    for (std::size_t b = 0; b < to.extent(0); ++b)
+      for (std::size_t t = 0; t < to.extent(1); ++t) to(b, t) = tokens[b * length + own.offset()[1] + t];
+    return distx::to_space<Space>(std::move(own));
   }
   template <class Training>
   Pass run(std::optional<Stream> input, std::span<const Token> tokens, std::size_t length, Training& training) const {
@@ -267,8 +283,8 @@ class MeshGpt {
   template <class Training, class TableTraining>
   Stream head_backward(Head head, Training& training, TableTraining& of_table, Scalar share) const {
     const auto& [stream, normal, logits] = head.layers.kept();
-    const auto slopes = distx::full<Scalar, Space, Batches>(mesh_, head.targets.extents(),
-                                                            share / static_cast<Scalar>(head.log_sums.local().size()));
+    const auto slopes = distx::full<Scalar, Space, Own>(
+        mesh_, head.targets.extents(), share / static_cast<Scalar>(distx::volume(head.targets.extents()) / places()));
     const auto of_logits = distx::ops::cross_entropy_backward(logits, head.targets, head.log_sums, slopes);
     const auto of_normal = output_ ? output_->logits_backward(normal, of_logits, of_table)
                                    : embedding_->logits_backward(normal, of_logits, of_table);

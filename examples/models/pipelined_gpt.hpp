@@ -16,11 +16,11 @@
 
 namespace examples {
 
-/// The micro-batches of a step, and the losses of their tokens, which the last stage computes.
+/// The micro-batches of a step, and the losses of their sequences, which the last stage computes.
 struct PipelineStep {
   std::span<const TextBatch> batches;
   float share = 1;  ///< the gradients are those of `share` times each loss
-  std::vector<std::vector<float>> losses{};
+  std::vector<std::vector<double>> losses{};
 };
 
 /// A part of a MeshGpt as a stage of a distx::pipeline::Pipeline.
@@ -150,11 +150,10 @@ class PipelinedGpt {
     for (const auto& stage : stages_) stage.finish(training);
     double sum = 0, count = 0;
     for (const auto& each : step_.losses)
-      for (const float loss : each) sum += static_cast<double>(loss), ++count;
+      for (const double loss : each) sum += loss, ++count;
     return at_all(sum / std::max(1.0, count));
   }
-  /// Returns the sum of the losses of the first `counted` sequences of a batch, divided by its length. Collective over
-  /// all stages.
+  /// Returns the sum of the losses of the first `counted` sequences of a batch. Collective over all stages.
   double evaluate(const TextBatch& batch, std::size_t counted, Training& training) {
     begin({&batch, 1});
     distx::pipeline::Pipeline pass(along_, distx::pipeline::gpipe(along_.size(), 1, plain().shape().chunks),
@@ -162,8 +161,8 @@ class PipelinedGpt {
     pass.run_forward();
     double sum = 0;
     if (const auto& losses = step_.losses.front(); !losses.empty())
-      for (const float loss : std::span(losses).first(counted * batch.length)) sum += static_cast<double>(loss);
-    return at_all(sum / static_cast<double>(batch.length));
+      for (const double loss : std::span(losses).first(counted)) sum += loss;
+    return at_all(sum);
   }
 
  private:

@@ -130,6 +130,17 @@ def splits(how):
         print(f"activations of at most {most} bytes, recomputed {least}", flush=True)
         if not least < most:
             sys.exit("recomputing does not save memory")
+    # Sequences in parts, of which 3 ranks have unequal ones.
+    one = report(how["threads"](1), *few, "--batch", "4", "--mesh", "data=1,model=1")
+    for stage, (data, context, model), flags in ((0, (1, 2, 1), ()), (1, (1, 3, 1), ("--recompute",)), (3, (2, 2, 1), ()), (2, (1, 2, 2), ())):
+        mesh = f"data={data},context={context},model={model}"
+        said = report(how["threads"](data * context * model), *few, *flags, "--batch", str(4 // data), "--zero", str(stage), "--mesh", mesh)
+        agree(mesh, one, said, "step_losses", 1e-6)
+        agree(mesh, {"held out": [one["held_out_loss"]]}, {"held out": [said["held_out_loss"]]}, "held out", 1e-6)
+        most, least = (each["memory"][0]["activations"]["peak"] for each in (one, said))
+        print(f"activations of at most {most} bytes, on {mesh} {least}", flush=True)
+        if not least * 1.8 < most:
+            sys.exit("sharding sequences does not save memory")
     short = report(how["threads"](1), *few, "--batch", "4", "--precision", "bf16")
     for stage in (0, 3):
         said = report(how["threads"](4), *few, "--batch", "2", "--precision", "bf16", "--zero", str(stage), "--mesh", "data=2,model=2")
@@ -323,7 +334,7 @@ def refuses(program, mpi):
             (["--mesh", "data=2,model=2x"], "invalid --mesh"),
             (["--recompute"], "--mesh"),
             (["--mesh", "data=1,model=2", "--optimizer", "lamb"], "use --optimizer adamw or sgd"),
-            (["--mesh", "data=5,model=2"], "mesh 5 x 2 does not match"),
+            (["--mesh", "data=5,model=2"], "mesh 5 x 1 x 2 does not match"),
             (["--mesh", "pipeline=2,data=1"], "invalid --mesh"),
             (["--mesh", "pipeline=3,data=1,model=1"], "mesh 3 x 1 does not match"),
             (["--mesh", "pipeline=1,data=1,model=1", "--fake", "4"], "--fake does not support pipelines"),

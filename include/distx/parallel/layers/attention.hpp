@@ -5,18 +5,18 @@
 
 namespace distx::inline DISTX_ABI::layers {
 
-/// Causal multi-head self-attention whose heads are sharded over the model axis.
+/// Causal multi-head self-attention whose heads are sharded over the model axis; with a context axis over both, while
+/// it looks at whole sequences.
 ///
 /// `forward` and `backward` map (batch, length, width) tensors of the residual layout to the same shape.
 /// @tparam T  the element type
 /// @tparam Split  a TensorParallel
 template <class T, class Split>
 class ParallelAttention : public detail::ResidualBranch<ParallelAttention<T, Split>, Split> {
-  using Data = typename Split::data;
   using Model = typename Split::model;
   using Tokens = typename Split::template tensor<T, 3, typename Split::tokens>;
-  using Projected = typename Split::template tensor<T, 5, Shard<0, Data>, Shard<3, Model>>;
-  using Attended = typename Split::template tensor<T, 4, Shard<0, Data>, Shard<2, Model>>;
+  using Projected = typename Split::template tensor<T, 5, typename Split::template heads<3>>;
+  using Attended = typename Split::template tensor<T, 4, typename Split::tokens, Shard<2, Model>>;
 
  public:
   /// Tokens; queries, keys and values; and the outputs of the heads.
@@ -40,22 +40,26 @@ class ParallelAttention : public detail::ResidualBranch<ParallelAttention<T, Spl
     output_.for_each_parameter(f);
   }
 
-  /// Computes this rank's terms of the result, Partial over the model axis, from all tokens of its batches. Local.
+  /// Computes this rank's terms of the result, Partial over the model axis, from its tokens. Collective over the
+  /// context axis.
   template <class Training>
   [[nodiscard]] auto terms(Tokens tokens, Training& training) const {
-    auto projected = projections_.forward(tokens, training);
-    auto attended = ops::causal_attention(projected);
+    Projected projected = redistribute<typename Split::template heads<3>>(projections_.forward(tokens, training));
+    Attended attended = redistribute<typename Split::tokens, Shard<2, Model>>(ops::causal_attention(projected));
     auto terms = output_.forward(attended, training);
     return Forward{std::move(terms),
                    activations(training, std::move(tokens), std::move(projected), std::move(attended))};
   }
-  /// Returns the terms of the tokens' gradient, Partial over the model axis. Local.
+  /// Returns the terms of the tokens' gradient, Partial over the model axis. Collective over the context axis.
   template <class G, class Training>
   [[nodiscard]] auto terms_backward(activations kept, const G& gradient, Training& training) const {
     const auto& [tokens, projected, attended] = kept.kept();
-    const auto projected_gradient =
-        ops::causal_attention_backward(projected, output_.backward(attended, gradient, training));
-    return projections_.backward(tokens, projected_gradient, training);
+    const auto of_heads =
+        redistribute<typename Split::template heads<2>>(output_.backward(attended, gradient, training));
+    return projections_.backward(
+        tokens,
+        redistribute<typename Split::tokens, Shard<3, Model>>(ops::causal_attention_backward(projected, of_heads)),
+        training);
   }
   /// Returns the output layer.
   [[nodiscard]] const auto& output() const { return output_; }

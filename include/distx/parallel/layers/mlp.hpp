@@ -12,7 +12,7 @@ namespace distx::inline DISTX_ABI::layers {
 /// @tparam Split  a TensorParallel
 template <class T, class Split>
 class ParallelMlp : public detail::ResidualBranch<ParallelMlp<T, Split>, Split> {
-  using Inner = typename Split::template tensor<T, 3, Shard<0, typename Split::data>, Shard<2, typename Split::model>>;
+  using Inner = typename Split::template tensor<T, 3, typename Split::tokens, Shard<2, typename Split::model>>;
   using Tokens = typename Split::template tensor<T, 3, typename Split::tokens>;
 
  public:

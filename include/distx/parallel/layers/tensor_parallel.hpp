@@ -7,6 +7,20 @@
 
 namespace distx::inline DISTX_ABI {
 
+namespace detail {
+
+/// A shard along an axis, or no placement without one.
+template <std::size_t Dim, class Axis>
+struct ShardAlong {
+  using type = Shard<Dim, Axis>;
+};
+template <std::size_t Dim>
+struct ShardAlong<Dim, void> {
+  using type = Layout<>;
+};
+
+}  // namespace detail
+
 namespace layers {
 
 /// Tensor parallelism of a transformer (Shoeybi et al., 2019, arXiv 1909.08053): batches are sharded over the axis
@@ -17,16 +31,23 @@ namespace layers {
 /// @tparam SequenceParallel  whether tokens of the residual stream are sharded over the model axis too (Korthikanti et
 ///   al., 2022, arXiv 2205.05198), so that norms and residuals are neither repeated nor stored on every rank
 /// @tparam Space  the memory of weights and activations; for a GPU's, include distx/cuda_blas.hpp
-template <detail::MeshType MeshT, class Data, class Model, bool SequenceParallel = false, MemorySpace Space = Host>
+/// @tparam Context  an axis over which the tokens of each sequence are sharded everywhere but in attention, which gets
+///   whole sequences of some heads by an all-to-all (Jacobs et al., 2023, arXiv 2309.14509); void without one
+template <detail::MeshType MeshT, class Data, class Model, bool SequenceParallel = false, MemorySpace Space = Host,
+          class Context = void>
 struct TensorParallel {
   using mesh = MeshT;
   using data = Data;
   using model = Model;
   using space = Space;
+  using context = Context;
+  /// The layout of a sharded weight's other operand: this rank's tokens.
+  using tokens = Layout<Shard<0, Data>, typename detail::ShardAlong<1, Context>::type>;
   /// The layout of the residual stream between layers.
-  using residual = Layout<Shard<0, Data>, std::conditional_t<SequenceParallel, Shard<1, Model>, Replicated<Model>>>;
-  /// The layout of a sharded weight's other operand: all tokens of this rank's batches.
-  using tokens = Layout<Shard<0, Data>>;
+  using residual = Layout<tokens, std::conditional_t<SequenceParallel, Shard<1, Model>, Replicated<Model>>>;
+  /// The layout of whole sequences of this rank's heads, which are dimension `Dim`.
+  template <std::size_t Dim>
+  using heads = Layout<Shard<0, Data>, Shard<Dim, Model>, typename detail::ShardAlong<Dim, Context>::type>;
 
   /// A weight of the model.
   template <class T, std::size_t Rank, class... Ps>
