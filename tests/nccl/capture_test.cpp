@@ -155,11 +155,14 @@ TEST_CASE("captured steps that are replayed have the bits of steps that are not 
       }
     });
 }
-TEST_CASE("captured steps with 16-bit weights and masters have the bits of steps that are not captured") {
+TEST_CASE(
+    "captured steps with 16-bit weights and masters, or gradients sent in 16 bits, have the bits of steps that are not "
+    "captured") {
   gpu_ranks::on_gpus(2, [&](NcclCommunicator& comm) {
     compare<bfloat16>(comm, {.stage = 2});
     compare<bfloat16, distx::Precision<bfloat16>>(comm, {.stage = 1});
     compare<bfloat16, distx::Precision<float>>(comm, {.stage = 2});
+    compare<float, distx::Compress<bfloat16>>(comm, {.stage = 1});
   });
 }
 TEST_CASE("captured steps with more gradients in memory than the pool has have the same bits") {

@@ -222,6 +222,19 @@ TEST_CASE("training on GPUs: bfloat16 weights are trained with float masters") {
   }
 }
 
+TEST_CASE("training on GPUs: gradients of float are sent in bfloat16") {
+  for (const int ranks : {1, 2, 3}) {
+    CAPTURE(ranks);
+    Same same, exact;
+    each_way([&](Way way) {
+      way.several_streams = way.options.overlap;
+      same.as<Training<distx::Compress<distx::bfloat16>>>(ranks, way);
+      exact.as(ranks, way);
+    });
+    CHECK((ranks == 1) == toy::same_bits(same.expected.weights, exact.expected.weights));
+  }
+}
+
 TEST_CASE("training on GPUs: float16 weights are trained with float16 communication") {
   using distx::float16;
   Same same;
