@@ -71,9 +71,9 @@ TEST_CASE(
     CHECK(next.launches == block.launches);
     // 10 forward, 17 backward, and one that adds each of 12 gradients; at stage 3 six more buckets are updated.
     CHECK(block.launches == (stage < 3 ? 39 : 45));
-    CHECK(block.products == 12);         // four layers, forward, and backward for inputs and weights
+    CHECK(block.products == 12);          // four layers, forward, and backward for inputs and weights
     CHECK(block.products_of_heads == 7);  // of one sequence: two forward, five backward of which one is repeated
-    CHECK(one.waits == 5);  // the loss is copied to memory that is not page-locked, which waits by itself
+    CHECK(one.waits == 5);                // the loss is copied to memory that is not page-locked, which waits by itself
     CHECK(three.waits == 5);
     CHECK(three.blocking_allocations == 0);
     CHECK(three.collectives == 0);
