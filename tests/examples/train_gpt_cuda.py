@@ -40,7 +40,7 @@ def main():
     for what, words in [(["--ranks", "2"], "--device cuda needs --mesh"), (["--mesh", "data=1,model=1", "--backend", "threads"], "NCCL")]:
         refused([program, "--device", "cuda", *what, *SHORT], words, 1)
     refused([host, "--device", "cuda", "--mesh", "data=1,model=1", *SHORT], "use train_gpt_cuda", 1)
-    resume("stage 2 on 2", on_gpus(2, 1, *SMALL, "--zero", "2", "--steps", "60"))
+    resume("stage 2 on 2", on_gpus(2, 1, *SMALL, "--zero", "2", "--steps", "40"))
 
 
 if __name__ == "__main__":

@@ -67,7 +67,8 @@ void compare(std::pair<int, int> mesh_shape, double bound) {
 }  // namespace
 
 TEST_CASE("a GPT on GPUs learns with the host's losses at every stage, whole or split") {
-  for (const auto& mesh : {std::pair{1, 1}, {2, 1}, {1, 2}}) {
+  compare<float, 3>({1, 1}, 1e-4);
+  for (const auto& mesh : {std::pair{2, 1}, {1, 2}}) {
     compare<float, 0>(mesh, 1e-4);
     compare<float, 1>(mesh, 1e-4);
     compare<float, 2>(mesh, 1e-4);

@@ -36,6 +36,11 @@ struct ResultValue<Rule, Xs...> {
 template <class Rule, class... Xs>
 inline constexpr bool ranks_fit = requires(const Extents<rank_of<Xs>>&... extents) { Rule::extents(extents...); };
 
+/// Whether the operands are in one memory space.
+template <class X, class... Xs>
+inline constexpr bool in_one_space =
+    (std::same_as<typename std::remove_cvref_t<X>::space, typename std::remove_cvref_t<Xs>::space> && ...);
+
 template <class Rule, class... Xs>
 constexpr std::size_t result_rank() {
   if constexpr (ranks_fit<Rule, Xs...>)
@@ -92,7 +97,9 @@ template <class Rule, class Kernel, class... Xs>
 auto applied(const Caller& caller, Kernel&& kernel, const Xs&... xs) {
   static_assert(ranks_fit<Rule, Xs...>,
                 "distx: an operand has the wrong number of dimensions for this operation; see its shapes");
-  if constexpr (ranks_fit<Rule, Xs...>) {
+  static_assert(in_one_space<Xs...>,
+                "distx: the operands of this operation are in different memory spaces; copy one by to_space<Space>(x)");
+  if constexpr (ranks_fit<Rule, Xs...> && in_one_space<Xs...>) {
     auto out = result_for<Rule>(caller, xs...);
     compute(out.stream(), kernel, local_view(xs)..., out.view());
     return out;
