@@ -54,7 +54,7 @@ in namespace `distx::rules`, in `distx/tensor/ops/rules.hpp` or in the header of
 page from the rules.
 )";
   table<distx::rules::Elementwise, 2>("relu, gelu, map: x (m, n)", {"x"});
-  table<distx::rules::LinearElementwise, 2>("scale: x (m, n)", {"x"});
+  table<distx::rules::LinearElementwise, 2>("scale, dropout: x (m, n)", {"x"});
   table<distx::rules::Zip, 2, 2>("zip: x (m, n), y (m, n)", {"x", "y"});
   table<distx::rules::Add, 2, 2>("add, subtract: x (m, n), y (m, n)", {"x", "y"});
   table<distx::rules::Multiply, 2, 2>("multiply: x (m, n), y (m, n)", {"x", "y"});

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
+#include <distx/tensor/make_tensor.hpp>
 #include <distx/tensor/ops/activations.hpp>
 #include <distx/tensor/ops/arithmetic.hpp>
 #include <distx/tensor/ops/bias.hpp>
+#include <distx/tensor/ops/dropout.hpp>
 
 #include "cases.hpp"
 #include "matrices.hpp"
@@ -40,6 +42,43 @@ TEST_CASE("functions of each element equal Eigen's in every supported layout") {
             [](const auto& a) { return distx::ops::cast<double>(distx::ops::cast<distx::bfloat16>(a)); }) == "");
   CHECK(cases::check<distx::rules::LinearElementwise, 2>({x}, whole(-3 * matrix(x), {5, 7}), 0,
                                                          [](const auto& a) { return distx::ops::scale(a, -3); }) == "");
+}
+
+// The known answers of Random123 1.14 for philox4x32-10.
+using Words = std::array<std::uint32_t, 4>;
+static_assert(distx::detail::philox({}, {}) == Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
+static_assert(distx::detail::philox({~0U, ~0U, ~0U, ~0U}, {~0U, ~0U}) ==
+              Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
+static_assert(distx::detail::philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}) ==
+              Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+
+TEST_CASE("dropout sets the same elements to zero in every supported layout") {
+  constexpr distx::ops::DropoutKey key{.seed = 0x123456789abcdef0, .number = 5};
+  Matrix dropped = matrix(x) / 0.75;
+  int zeros = 0;
+  for (std::uint32_t i = 0; i < 35; ++i)
+    if (distx::detail::philox({i / 4, 0, 5, 0}, {0x9abcdef0, 0x12345678})[i % 4] < 0x40000000)
+      dropped(i / 7, i % 7) = 0, ++zeros;
+  REQUIRE(zeros > 0);
+  REQUIRE(zeros < 35);
+  CHECK(cases::check<distx::rules::LinearElementwise, 2>({x}, whole(dropped, {5, 7}), rounding, [&](const auto& a) {
+          return distx::ops::dropout(a, 0.25, key);
+        }) == "");
+}
+
+TEST_CASE("dropout drops its share of the elements, others for another number, and none at rate 0") {
+  distx::SelfConnector self;
+  distx::SerialCommunicator comm(self);
+  struct All {};
+  const distx::Mesh<All> mesh(comm, {1});
+  const auto ones = distx::full<float>(mesh, distx::Extents<3>{50, 40, 50}, 1);
+  const auto zeros = [](const auto& dropped) { return std::ranges::count(dropped.local(), 0.0F); };
+  const auto first = distx::ops::dropout(ones, 0.1, {.seed = 1}), second = distx::ops::dropout(ones, 0.1, {1, 1});
+  CHECK(zeros(first) == doctest::Approx(10000).epsilon(0.04));  // more than 4 standard deviations
+  CHECK(zeros(distx::ops::multiply(first, second)) == doctest::Approx(19000).epsilon(0.03));
+  CHECK(zeros(distx::ops::dropout(ones, 0, {})) == 0);
+  CHECK_THROWS_AS((void)distx::ops::dropout(ones, 1, {}), distx::InvalidArgument);
+  CHECK_THROWS_AS((void)distx::ops::dropout(ones, std::nan(""), {}), distx::InvalidArgument);
 }
 
 TEST_CASE("functions of two elements equal Eigen's in every supported layout") {

@@ -7,6 +7,7 @@
 #include "distx/tensor/ops/causal_attention.hpp"
 #include "distx/tensor/ops/contract.hpp"
 #include "distx/tensor/ops/cross_entropy.hpp"
+#include "distx/tensor/ops/dropout.hpp"
 #include "distx/tensor/ops/elementwise.hpp"
 #include "distx/tensor/ops/embedding.hpp"
 #include "distx/tensor/ops/layer_norm.hpp"
