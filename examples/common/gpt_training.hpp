@@ -494,14 +494,10 @@ void train_in_pipeline(distx::AnyCommunicator<>& comm, const distx::Mesh<Stages,
       settings.mesh.schedule_of(sizes.pipeline, static_cast<int>(settings.training.accumulate)), settings.mesh.untied);
   distx::TensorParameterList<> parameters;
   model.list(parameters);
-  WeightCounts weights;
-  for (const auto& stage : model.stages())
-    stage.model().for_each_parameter([&](const auto& parameter) {
-      const bool copy = &parameter == static_cast<const void*>(stage.model().tied()) && along.rank() > 0;
-      if (!copy) weights.all += distx::volume(parameter.extents());
-    });
-  distx::all_reduce(along, weights.all, distx::sum);
+  const WeightCounts weights{.all = weights_of(task.shape, settings.mesh.untied)};
   auto training = make_mesh_training<Training>(mesh, parameters, settings.training, &along);
+  if (settings.fake > 0)
+    return make_fake_steps(mesh.along<Data>(), settings, task.corpus, model, training, weights, metered);
   train(comm, mesh.along<Data>(), settings, task.corpus, model, training, weights, metered);
 }
 

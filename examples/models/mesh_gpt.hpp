@@ -32,6 +32,12 @@ struct FirstWeights {
 template <class A, class B, class C, class D>
 FirstWeights(A, B, C, D) -> FirstWeights<A, B, C, D>;
 
+/// Returns the number of weights of a MeshGpt in all of its parts.
+[[nodiscard]] inline std::size_t weights_of(const GptShape& shape, bool untied) {
+  const std::size_t w = shape.width, tables = shape.vocabulary * (untied ? 2 : 1) + shape.context;
+  return tables * w + shape.layers * (12 * w * w + 13 * w) + 2 * w;
+}
+
 /// Which of equally many consecutive blocks of a Gpt a stage of a pipeline has.
 struct GptPart {
   int index = 0;

@@ -208,7 +208,7 @@ def costs(how):
 def fakes(how, program):
     """To the byte; a real job's traffic is all ranks' together. Threads share memory, which a fake rank does not."""
     few = ["--batch", "2", "--sample", "0", "--gather-weights"]
-    for ranks, flags in ((3, ()), (4, ("--mesh", "data=2,model=2"))):
+    for ranks, flags in ((3, ()), (4, ("--mesh", "data=2,model=2")), (4, ("--mesh", "pipeline=2,data=2,model=1", "--accumulate", "2"))):
         for stage in (0, 1) if flags else (0, 1, 2, 3):
             chosen = [*few, "--zero", str(stage), *flags]
             # The first steps are others: ranks compare their options, and the order of units is not known.
@@ -337,7 +337,7 @@ def refuses(program, mpi):
             (["--mesh", "data=5,model=2"], "mesh 5 x 1 x 2 does not match"),
             (["--mesh", "pipeline=2,data=1"], "invalid --mesh"),
             (["--mesh", "pipeline=3,data=1,model=1"], "mesh 3 x 1 does not match"),
-            (["--mesh", "pipeline=1,data=1,model=1", "--fake", "4"], "--fake does not support pipelines"),
+            (["--mesh", "pipeline=1,data=1,model=1", "--checkpoint", os.path.join(folder, "run")], "--checkpoint does not support pipelines"),
             (["--mesh", "pipeline=2,data=1,model=1", "--schedule", "zb-h1"], "must not be below that of ranks"),
             (["--schedule", "gpipe"], "--mesh"),
             (["--seed", "-1"], "--seed"),
