@@ -88,16 +88,16 @@ class ScheduleCheck {
   constexpr ScheduleCheck(const pipeline::Shape& shape, int most_alive)
       : shape_(shape),
         most_alive_(most_alive),
-        done_(static_cast<std::size_t>(shape.stages() * shape.micro_batches)),
-        weight_order_(static_cast<std::size_t>(shape.stages())),
+        done_(static_cast<std::size_t>(shape.stages() * shape.micro_batches), 0U),
+        weight_order_(static_cast<std::size_t>(shape.stages()), 0),
         sent_(2 * static_cast<std::size_t>(shape.stages())),
-        received_(sent_.size()),
-        alive_(static_cast<std::size_t>(shape.ranks)),
-        peak_(alive_.size()) {}
+        received_(sent_.size(), 0U),
+        alive_(static_cast<std::size_t>(shape.ranks), 0),
+        peak_(alive_.size(), 0) {}
 
   /// Makes the steps of all ranks, and returns the first one that is wrong.
   [[nodiscard]] constexpr Found find(const pipeline::Steps& steps) {
-    std::vector<std::size_t> next(steps.size());
+    std::vector<std::size_t> next(steps.size(), 0U);
     for (bool progress = true; progress;) {
       progress = false;
       for (std::size_t rank = 0; rank < steps.size(); ++rank)
@@ -157,7 +157,8 @@ class ScheduleCheck {
   }
   /// @return deadlock for a message that has not been sent yet
   constexpr ScheduleFault make(int rank, const Step& step) {
-    const auto [action, micro_batch, chunk] = step;
+    const Action action = step.action;
+    const int micro_batch = step.micro_batch, chunk = step.chunk;
     if (micro_batch < 0 || micro_batch >= shape_.micro_batches || chunk < 0 || chunk >= shape_.chunks)
       return ScheduleFault::outside;
     const int stage = chunk * shape_.ranks + rank;
