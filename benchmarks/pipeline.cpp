@@ -94,13 +94,8 @@ struct Stage {
 
 template <class Schedule>
 void measure(Any& comm, const Mesh& mesh, const Settings& settings, const Schedule& schedule) {
-  const auto& plain = [&]() -> const distx::pipeline::Schedule& {
-    if constexpr (requires { schedule.schedule(); })
-      return schedule.schedule();
-    else
-      return schedule;
-  }();
-  const int chunks = plain.shape().chunks, count = chunks * comm.size();
+  const auto& itself = plain(schedule);
+  const int chunks = itself.shape().chunks, count = chunks * comm.size();
   const double seconds = 1e-3 * settings.milliseconds / chunks;
   const Durations durations{seconds, seconds, seconds};
   std::vector<Stage> stages;
@@ -119,22 +114,11 @@ void measure(Any& comm, const Mesh& mesh, const Settings& settings, const Schedu
     distx::all_reduce(comm, slowest, distx::max);
     if (round > 0) steps.push_back(slowest);
   }
-  const auto planned = plain.timeline(durations);
+  const auto planned = itself.timeline(durations);
   const double ideal = length(planned);
-  distx::pipeline::Timeline run = planned;
-  for (int rank = 0; rank < comm.size(); ++rank) {
-    auto& of_rank = run[static_cast<std::size_t>(rank)];
-    std::vector<double> times(2 * of_rank.size());
-    if (rank == comm.rank())
-      std::ranges::transform(pipeline.intervals(), times.begin(), &distx::pipeline::Interval::begin),
-          std::ranges::transform(pipeline.intervals(), times.begin() + static_cast<std::ptrdiff_t>(of_rank.size()),
-                                 &distx::pipeline::Interval::end);
-    distx::broadcast(comm, times, rank);
-    for (std::size_t i = 0; i < of_rank.size(); ++i)
-      of_rank[i].begin = times[i], of_rank[i].end = times[i + of_rank.size()];
-  }
+  const auto run = pipeline.timeline();
   if (comm.rank() != 0) return;
-  fmt::print("{:<17} planned {:7.1f} ms, measured {:7.1f} ms, ratio {:.3f}\n", plain.name(), 1e3 * ideal,
+  fmt::print("{:<17} planned {:7.1f} ms, measured {:7.1f} ms, ratio {:.3f}\n", itself.name(), 1e3 * ideal,
              1e3 * median(steps), median(steps) / ideal);
   if (settings.picture) fmt::print("{}\n{}\n", picture(planned, seconds), picture(run, seconds));
 }

@@ -114,9 +114,9 @@ def main():
                 other.wait()
         for name, time_of_step in re.findall(r"^(\S.*?) measured (\S+)$", text, re.MULTILINE):
             measured[name, "PyTorch"].append(float(time_of_step))
-    for (name, who), values in measured.items():
+    for (name, library), values in measured.items():
         middle = statistics.median(values)
-        print(f"{name:17} {who:8} {middle:7.1f} ms, {middle / planned[name]:.3f} of the planned {planned[name]:.1f} ms"
+        print(f"{name:17} {library:8} {middle:7.1f} ms, {middle / planned[name]:.3f} of the planned {planned[name]:.1f} ms"
               f"  ({min(values):.1f} to {max(values):.1f})")
     return 0
 

@@ -184,8 +184,7 @@ void run(distx::AnyConnector& connector, const GptSettings& settings) {
     if (settings.mesh.given()) (void)settings.mesh.sizes(settings.training);
     for (const auto& [flag, given] :
          {std::pair("--checkpoint", !settings.checkpoint.directory.empty()),
-          std::pair("--logits", !settings.logits.empty()),
-          std::pair("--device", settings.device != "cpu")})
+          std::pair("--logits", !settings.logits.empty()), std::pair("--device", settings.device != "cpu")})
       if (settings.mesh.pipelined() && given)
         throw distx::InvalidArgument(std::string(flag) +
                                      " does not support pipelines: omit it, or pipeline= of --mesh");

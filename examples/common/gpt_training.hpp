@@ -272,8 +272,7 @@ std::string weights_hash(PipelinedGpt<Weight, Split, Recompute, Training>& model
         stage.model().for_each_parameter([&](const auto& parameter) {
           const auto scope_of_weight = training.unshard(parameter);
           const auto whole = distx::gather(parameter, 0);
-          const bool copy = &parameter == static_cast<const void*>(stage.model().tied()) && owner > 0;
-          if (!copy) weights.insert(weights.end(), whole.values().begin(), whole.values().end());
+          if (!stage.is_copy(parameter)) weights.insert(weights.end(), whole.values().begin(), whole.values().end());
         });
       std::uint64_t size = weights.size();
       distx::broadcast(along, size, owner);

@@ -103,6 +103,7 @@ class MeshGpt {
       : MeshGpt(mesh, checked_shape(shape), InitialWeights(seed), part) {}
 
   [[nodiscard]] const GptShape& shape() const { return shape_; }
+  [[nodiscard]] const GptPart& part() const { return part_; }
 
   /// Calls f with each weight, in forward order: tensors of several types.
   template <class F>

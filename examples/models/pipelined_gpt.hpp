@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <distx/comm/groups.hpp>
@@ -40,6 +41,11 @@ class GptStage {
   }
 
   [[nodiscard]] const Model& model() const { return model_; }
+  /// Whether a weight is the tied table's copy on a stage other than the first.
+  template <class ParameterT>
+  [[nodiscard]] bool is_copy(const ParameterT& parameter) const {
+    return &parameter == static_cast<const void*>(model_.tied()) && !model_.part().first();
+  }
   [[nodiscard]] typename edge::spec_type edge_spec() const {
     const auto& batch = step_->batches.front();
     return model_.edge_spec(batch.tokens.size() / batch.length, batch.length);
@@ -121,8 +127,7 @@ class PipelinedGpt {
 
   [[nodiscard]] const GptShape& shape() const { return shape_; }
   [[nodiscard]] const distx::pipeline::Schedule& plain() const {
-    if (const auto* const split = std::get_if<distx::pipeline::SplitSchedule>(&schedule_)) return split->schedule();
-    return std::get<distx::pipeline::Schedule>(schedule_);
+    return std::visit([](const auto& each) -> const auto& { return distx::pipeline::plain(each); }, schedule_);
   }
   [[nodiscard]] const std::vector<Stage>& stages() const { return stages_; }
   [[nodiscard]] distx::AnyCommunicator<>& along() { return along_; }
@@ -131,9 +136,8 @@ class PipelinedGpt {
   void list(distx::TensorParameterList<>& parameters) const {
     for (const auto& stage : stages_)
       stage.model().for_each_parameter([&](const auto& parameter) {
-        const void* const tied = stage.model().tied();
-        if (&parameter == tied)
-          parameters.add(parameter, distx::pipeline::StageUse{.counted = along_.rank() == 0});
+        if (&parameter == static_cast<const void*>(stage.model().tied()))
+          parameters.add(parameter, distx::pipeline::StageUse{.counted = !stage.is_copy(parameter)});
         else
           parameters.add(parameter, distx::pipeline::StageUse{.micro_batches = plain().shape().micro_batches});
       });

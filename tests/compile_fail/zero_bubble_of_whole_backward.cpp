@@ -1,4 +1,4 @@
-// expect: distx::pipeline::Pipeline: this schedule splits backward passes, and the stage has no backward_input and backward_weight, as pipeline::SplitBackward says; choose another schedule
+// expect: distx::pipeline::Pipeline: this schedule splits backward passes, and the stage has no backward_input and backward_weight; see pipeline::SplitBackward, or choose another schedule
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/parallel/pipeline/pipeline.hpp"
 

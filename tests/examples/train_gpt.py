@@ -182,9 +182,12 @@ def pipelines(how):
     for name in how:
         same_losses(f"tied, 2 x 1 x 1, {name}", tied, run((2, 1, 1), name=name))
     same_losses("tied, 4 x 1 x 2", tied, run((4, 1, 2), "--schedule", "interleaved", "--chunks", "1"))
+    context = report(how["threads"](4), *few, "--batch", "16", "--mesh", "pipeline=2,data=1,context=2,model=1")
+    same_losses("tied, 2 stages, context 2", tied, context)
     same_losses("tied, 2 x 2 x 2, stage 2", tied, run((2, 2, 2), "--schedule", "zb-h1", "--zero", "2", "--recompute"))
     short = report(how["threads"](1), *few, "--batch", "16", "--mesh", "data=1,model=1", "--precision", "bf16")
     same_losses("bf16", short, run((2, 1, 1), "--precision", "bf16"), 1e-3)
+    same_losses("bf16, stages without blocks", short, run((8, 1, 1), "--precision", "bf16"), 1e-3)
 
 
 def costs(how):

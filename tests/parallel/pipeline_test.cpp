@@ -5,6 +5,7 @@
 #include <distx/parallel/mesh_parallel.hpp>
 #include <distx/parallel/pipeline/deferred_weights.hpp>
 #include <distx/parallel/pipeline/pipeline.hpp>
+#include <distx/parallel/pipeline/tied_weight.hpp>
 #include <distx/tensor.hpp>
 
 #include <atomic>
@@ -138,15 +139,9 @@ Result train(const Run& run, const Schedule& schedule) {
   toy::on_ranks(run.ranks * run.data * run.model, [&](distx::ThreadCommunicator& comm) {
     const Grid grid(comm, {run.ranks, run.data * run.model});
     const Mesh mesh(grid.along<Rest>(), {run.data, run.model});
-    const auto& plain = [&]() -> const distx::pipeline::Schedule& {
-      if constexpr (requires { schedule.schedule(); })
-        return schedule.schedule();
-      else
-        return schedule;
-    }();
     std::vector<Stage<Block, Training>> stages;
     distx::TensorParameterList<> weights;
-    const int chunks = plain.shape().chunks;
+    const int chunks = plain(schedule).shape().chunks;
     for (int chunk = 0; chunk < chunks; ++chunk)
       stages.emplace_back(mesh, chunk * run.ranks + grid.template coordinate<Pipe>(), chunks * run.ranks)
           .list(weights, micro_batches);
@@ -184,6 +179,7 @@ void check_same(const Run& run) {
   const auto alone =
       train<Plain, Zero>({.data = run.data, .model = run.model, .clip = run.clip}, gpipe(1, micro_batches));
   REQUIRE(alone.weights[layers - 1].size() > 500);
+  REQUIRE((run.clip > 1e9 || alone.norm > run.clip));
   const auto same = [&](const Result& found) {
     bool all = found.norm == alone.norm;
     for (std::size_t i = 0; i < layers; ++i) all = all && toy::same_bits(found.weights[i], alone.weights[i]);
@@ -281,18 +277,126 @@ TEST_CASE("Pipeline: ranks with different schedules, or tensors, get an error th
 }
 
 TEST_CASE("Pipeline: a schedule for other ranks or stages is refused, and so is one that splits without saying so") {
-  on_stages(2, 1, [&](auto&, auto& grid, auto& stage, auto& training) {
-    auto& along = grid.template along<Pipe>();
-    CHECK(test::words_thrown<distx::InvalidArgument>([&] {
-            distx::pipeline::Pipeline pipeline(along, f1b1(3), stage, training);
-          }).find("schedule '1F1B' is for 3 ranks with 1 stages each, and this rank has 1 of 2 ranks") !=
-          std::string::npos);
-    CHECK(test::words_thrown<distx::InvalidArgument>([&] {
-            distx::pipeline::Pipeline pipeline(along, distx::pipeline::interleaved(2, 4, 2), stage, training);
-          }).find("is for 2 ranks with 2 stages each") != std::string::npos);
-    CHECK(test::words_thrown<distx::InvalidArgument>([&] {
-            distx::pipeline::Pipeline pipeline(along, distx::pipeline::zero_bubble(2, 4).schedule(), stage, training);
-          }).find("splits backward passes: make a SplitSchedule of it") != std::string::npos);
+  const auto refused = [](const distx::pipeline::Schedule& schedule, const std::string& words) {
+    on_stages(2, 1, [&](auto&, auto& grid, auto& stage, auto& training) {
+      const auto text = test::words_thrown<distx::InvalidArgument>(
+          [&] { distx::pipeline::Pipeline pipeline(grid.template along<Pipe>(), schedule, stage, training); });
+      CHECK(text.find(words) != std::string::npos);
+    });
+  };
+  refused(f1b1(3), "schedule '1F1B' is for 3 ranks with 1 stages each, and this rank has 1 of 2 ranks");
+  refused(distx::pipeline::interleaved(2, 4, 2), "is for 2 ranks with 2 stages each");
+  refused(distx::pipeline::zero_bubble(2, 4).schedule(), "splits backward passes: make a SplitSchedule of it");
+  // Split on one rank only.
+  const auto whole = distx::pipeline::gpipe(2, 1);
+  auto halves = whole.steps(1);
+  for (std::size_t i = 0; i < halves.size(); ++i)
+    if (halves[i].action == distx::pipeline::Action::backward) {
+      halves[i].action = distx::pipeline::Action::backward_input;
+      halves.insert(halves.begin() + static_cast<std::ptrdiff_t>(i) + 1, {distx::pipeline::Action::backward_weight});
+    }
+  refused({"mine", {2, 1}, {whole.steps(0), halves}}, "splits backward passes");
+}
+
+TEST_CASE("Pipeline: an error of one rank in a constructor ends those of the other stages at once") {
+  const auto ends = [](const std::string& words, auto&& f) {
+    on_stages(2, 1, [&](auto& comm, auto& grid, auto& stage, auto& training) {
+      if (comm.rank() == 0) {
+        const auto text = test::words_thrown<distx::RevokedError>([&] { f(0, grid, stage, training); });
+        CHECK(text.find(words) != std::string::npos);
+      } else {
+        CHECK(test::words_thrown<distx::InvalidArgument>([&] { f(1, grid, stage, training); }).find(words) !=
+              std::string::npos);
+      }
+    });
+  };
+  ends("is for 3 ranks", [](int rank, auto& grid, auto& stage, auto& training) {
+    distx::pipeline::Pipeline pipeline(grid.template along<Pipe>(), f1b1(rank == 0 ? 2 : 3), stage, training);
+  });
+  ends("has no stage", [](int rank, auto& grid, auto& stage, auto& training) {
+    using StageT = std::remove_reference_t<decltype(stage)>;
+    const std::span<const StageT> stages(&stage, rank == 0 ? 1 : 0);
+    distx::pipeline::Pipeline pipeline(grid.template along<Pipe>(), f1b1(2), stages, training);
+  });
+  ends("momentum", [](int rank, auto& grid, auto& stage, auto&) {
+    const distx::TensorParameter<float, 1, Mesh> weight("weight", stage.mesh, {3}, [](const auto&) { return 1.0F; });
+    distx::TensorParameterList<> weights;
+    weights.add(weight);
+    const distx::SGD optimizer{.momentum = rank == 0 ? 0.9 : 2.0};
+    distx::MeshParallel<Data> other(stage.mesh, weights, optimizer, {}, grid.template along<Pipe>());
+  });
+}
+
+TEST_CASE("MeshParallel: options that concern all stages are compared") {
+  on_stages(2, 1, [](auto& comm, auto& grid, auto&, auto&) {
+    const Mesh mesh(grid.template along<Rest>(), {1, 1});
+    const distx::TensorParameter<float, 1, Mesh> weight("weight", mesh, {3}, [](const auto&) { return 1.0F; });
+    distx::TensorParameterList<> weights;
+    weights.add(weight);
+    const distx::DataParallelOptions options{.clip_norm = comm.rank() == 0 ? 1.0 : 2.0};
+    const auto text = test::words_thrown<distx::MismatchError>(
+        [&] { distx::MeshParallel<Data> training(mesh, weights, distx::SGD{}, options, grid.template along<Pipe>()); });
+    CHECK(text.find(".clip_norm of the stages differs: rank 0 has 1; rank 1 has 2") != std::string::npos);
+  });
+}
+
+/// A stage that passes on a large tensor, which is not sent before it is received.
+struct Large {
+  using edge = distx::DistTensor<float, 1, Mesh, distx::Layout<>>;
+  struct activations {};
+  struct NoTraining {};
+
+  [[nodiscard]] edge::spec_type edge_spec() const { return {mesh, {1U << 20}}; }
+  [[nodiscard]] distx::layers::Forward<std::optional<edge>, activations> forward(std::optional<edge>, int,
+                                                                                 NoTraining&) const {
+    if (last) throw std::runtime_error("no data");
+    return {edge(edge_spec()), {}};
+  }
+  [[nodiscard]] std::optional<edge> backward(activations, std::optional<edge>, int, NoTraining&) const { return {}; }
+
+  Mesh mesh;
+  bool last;
+};
+
+TEST_CASE("Pipeline: the step whose last message is not received throws") {
+  toy::on_ranks(2, [](distx::ThreadCommunicator& comm) {
+    const Grid grid(comm, {2, 1});
+    const Large stage{Mesh(grid.along<Rest>(), {1, 1}), comm.rank() == 1};
+    Large::NoTraining training;
+    distx::pipeline::Pipeline pipeline(grid.along<Pipe>(), distx::pipeline::gpipe(2, 2), stage, training);
+    if (comm.rank() == 0)
+      CHECK(test::words_thrown<distx::RevokedError>([&] { pipeline.run_forward(); }).find("no data") !=
+            std::string::npos);
+    else
+      CHECK_THROWS_AS(pipeline.run_forward(), std::runtime_error);
+  });
+}
+
+TEST_CASE("TiedWeight: a stage without a gradient ends the other holders") {
+  on_stages(2, 1, [](auto& comm, auto& grid, auto& stage, auto&) {
+    const distx::TensorParameter<float, 1, Mesh> table("table", stage.mesh, {3}, [](const auto&) { return 1.0F; });
+    distx::TensorParameterList<> weights;
+    weights.add(table, distx::pipeline::StageUse{.counted = comm.rank() == 0});
+    distx::MeshParallel<Data> training(stage.mesh, weights, distx::SGD{}, {.clip_norm = 1e6},
+                                       grid.template along<Pipe>());
+    distx::pipeline::TiedWeight<Data, distx::TensorParameter<float, 1, Mesh>> tied(table, grid.template along<Pipe>());
+    distx::pipeline::TiedTraining collecting(training, tied);
+    const auto gradient =
+        distx::from_local<distx::Partial<Data>>(stage.mesh, {3}, std::vector<float>(3, comm.rank() == 0 ? 3.0F : 1.0F));
+    collecting.ready(table, gradient);
+    collecting.ready(table, gradient);
+    tied.ready(training);
+    training.step({.learning_rate = 0.125});
+    CHECK(training.gradient_norm() == doctest::Approx(8 * std::sqrt(3.0)));  // once, of both stages
+    for (const float each : table.local()) CHECK(each == 0);
+    if (comm.rank() == 1) {
+      CHECK(test::words_thrown<distx::InvalidState>([&] { tied.ready(training); }).find("'table' has no gradient") !=
+            std::string::npos);
+    } else {
+      collecting.ready(table, gradient);
+      CHECK(test::words_thrown<distx::RevokedError>([&] { tied.ready(training); }).find("'table' has no gradient") !=
+            std::string::npos);
+    }
   });
 }
 

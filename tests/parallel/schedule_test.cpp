@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
+#include <distx/parallel/pipeline/picture.hpp>
 #include <distx/parallel/pipeline/schedules.hpp>
 
 #include <algorithm>
@@ -38,8 +39,10 @@ void check(const Schedule& schedule, double (*bubble)(const Shape&, const Durati
     counts = counts && std::ranges::count(schedule.steps(rank), Action::forward, &Step::action) ==
                            shape.micro_batches * shape.chunks;
   }
-  for (const auto& each : costs)
-    for (const int rank : {0, shape.ranks - 1}) bubbles = bubbles && schedule.bubble(rank, each) == bubble(shape, each);
+  for (const auto& each : costs) {
+    const auto timeline = schedule.timeline(each);
+    for (int rank = 0; rank < shape.ranks; ++rank) bubbles = bubbles && idle(timeline, rank) == bubble(shape, each);
+  }
   CHECK(bubbles);
   CHECK(activations);
   CHECK(counts);
@@ -93,6 +96,8 @@ TEST_CASE("schedules: numbers that a schedule does not support are refused by na
   CHECK(contains(words([] { (void)zero_bubble(4, 3); }),
                  "schedule 'ZB-H1': the number of micro-batches must not be below that of ranks, 4, and is 3"));
   CHECK(contains(words([] { (void)gpipe(0, 3); }), "give positive numbers"));
+  CHECK(contains(words([] { (void)gpipe(-2, 3); }), "give positive numbers"));
+  CHECK(contains(words([] { (void)interleaved(-2, 2, 2); }), "give positive numbers"));
   CHECK(contains(words([] { (void)one_forward_one_backward(2, 0); }), "give positive numbers"));
 }
 
@@ -112,17 +117,17 @@ TEST_CASE("schedules: a wrong schedule of each kind is refused with the step tha
                  "schedule 'mine': step 0, forward of micro-batch 3 of rank 0 is outside"));
   CHECK(contains(changed([](Steps& s) { s[0][0].chunk = 1; }), "is outside"));
   CHECK(contains(changed([](Steps& s) { s[0].insert(s[0].begin() + 1, s[0][0]); }),
-                 "step 1, forward of micro-batch 0 of rank 0 is there twice"));
-  CHECK(contains(changed([](Steps& s) { s[1].push_back({Action::backward_weight, 2}); }), "is there twice"));
+                 "step 1, forward of micro-batch 0 of rank 0 is repeated"));
+  CHECK(contains(changed([](Steps& s) { s[1].push_back({Action::backward_weight, 2}); }), "is repeated"));
   CHECK(contains(changed([](Steps& s) { s[0].insert(s[0].begin(), Step{Action::receive_input, 0}); }),
                  "step 0, receive input of micro-batch 0 of rank 0 has no peer"));
   CHECK(contains(changed([](Steps& s) { std::swap(s[0][0], s[0][1]); }),
-                 "step 0, send output of micro-batch 0 of rank 0 comes before a step that it needs"));
+                 "step 0, send output of micro-batch 0 of rank 0 precedes a step that it depends on"));
   CHECK(contains(changed([](Steps& s) { s[1].erase(find(s[1], {Action::receive_input, 1})); }),
-                 "forward of micro-batch 1 of rank 1 comes before"));
+                 "forward of micro-batch 1 of rank 1 precedes"));
   CHECK(contains(
       changed([](Steps& s) { std::swap(*find(s[0], {Action::backward, 1}), *find(s[0], {Action::backward, 2})); }),
-      "comes before a step that it needs"));
+      "precedes a step that it depends on"));
   CHECK(contains(changed([](Steps& s) {
                    // Rank 0 sends micro-batch 1 before 0.
                    std::swap(s[0][0], s[0][2]);
@@ -144,12 +149,33 @@ TEST_CASE("schedules: a wrong schedule of each kind is refused with the step tha
                  "schedule 'mine': backward of micro-batch 2 of rank 0 is missing"));
   CHECK(contains(changed([](Steps& s) { s[0].pop_back(), s[0].push_back({Action::backward_input, 2}); }),
                  "backward of micro-batch 2 of rank 0 is missing"));
+  CHECK(contains(words([] {
+                   using enum Action;
+                   (void)Schedule("mine", {1, 2},
+                                  {{{forward, 0},
+                                    {forward, 1},
+                                    {backward_input, 1},
+                                    {backward_input, 0},
+                                    {backward_weight, 0},
+                                    {backward_weight, 1}}});
+                 }),
+                 "step 2, backward input of micro-batch 1 of rank 0 is out of order"));
   // Weight gradients in another order than the micro-batches'.
   CHECK(contains(words([] {
                    using enum Action;
                    (void)Schedule("mine", {1, 2}, {{{forward, 0}, {forward, 1}, {backward, 1}, {backward, 0}}});
                  }),
                  "step 2, backward of micro-batch 1 of rank 0 is out of order"));
+}
+
+TEST_CASE("schedules: where weights take longer than inputs, a rank of ZB-H1 waits for more than the formula") {
+  CHECK(distx::pipeline::zero_bubble(4, 8).schedule().bubble(0, {1, 1, 1.5}) > 3 * (1 + 1 - 1.5));
+}
+
+TEST_CASE("schedules: a timeline without steps has no length, and an empty picture") {
+  CHECK(length(distx::pipeline::Timeline(2)) == 0);
+  CHECK(picture(distx::pipeline::Timeline(2), 1) == "rank 0 ||\nrank 1 ||\n");
+  CHECK(picture(distx::pipeline::gpipe(2, 2).timeline({1, 1, 1}), 1) == "rank 0 |01...aabb|\nrank 1 |.01aabb..|\n");
 }
 
 TEST_CASE("schedules: messages that take time delay a pipeline by two messages for each pair of neighbouring ranks") {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/core/detail/revoke_on_exception.hpp"
+#include "distx/core/detail/shortest.hpp"
 #include "distx/parallel/detail/engine/checks/check_training.hpp"
+#include "distx/parallel/detail/engine/checks/consistency.hpp"
 #include "distx/parallel/tensor_gradient.hpp"
 #include "distx/parallel/tensor_parameter.hpp"
 #include "distx/tensor.hpp"
@@ -58,8 +60,9 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
                const DataParallelOptions& options = {}, const here& location = here::current())
       : MeshParallel(mesh, parameters, optimizer, options, nullptr, location) {}
   /// Constructs the training of one stage of a pipeline: the norm of all gradients counts those of the other stages
-  /// too. Collective over the mesh and over `stages`.
-  /// @param stages  along the pipeline: the ranks that hold the other stages, revoked with the mesh
+  /// too. Collective over the mesh and over `stages`. An error on one rank revokes `stages` too.
+  /// @param stages  along the pipeline: the ranks that hold the other stages
+  /// @throws MismatchError on every rank of `stages` if options that concern all stages differ
   template <detail::MeshType MeshT, ElementwiseOptimizer Optimizer>
   MeshParallel(const MeshT& mesh, const TensorParameterList<space>& parameters, const Optimizer& optimizer,
                const DataParallelOptions& options, AnyCommunicator<space>& stages,
@@ -96,7 +99,7 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
     requires detail::GradientOf<G, W, Data>
   void ready(const W& weight, const G& gradient, const here& location = here::current()) {
     using Facts = detail::GradientFacts<Data, detail::layout_of<W>, detail::layout_of<G>, detail::mesh_of<W>>;
-    guarded(mesh_, [&] {
+    guarded([&] {
       if (!(weight.mesh() == gradient.mesh()) || weight.extents() != gradient.extents())
         throw InvalidArgument(
             "'" + weight.name() + "' has extents " + detail::to_string(weight.extents()) + ", its gradient " +
@@ -131,13 +134,13 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
     const auto hold = [&](const WeightArgument& one) {
       if (one.part) this->add_unsharded(all, {mesh_.stream, weight.location}, *one.part);
     };
-    guarded(mesh_, [&] { hold(weight), (hold(more), ...); });
+    guarded([&] { hold(weight), (hold(more), ...); });
     return all;
   }
 
   /// @name As DataParallel's, ordered by the mesh's stream if none is passed. Norms and numbers of skipped steps are
-  /// those of the whole mesh. Of `owned`, `.parameter` is an index in the constructor's list, and `.offset` is in this
-  /// rank's part of that weight; of `state`, each array's part is a box of the whole array.
+  /// those of the whole mesh, and of all stages. Of `owned`, `.parameter` is an index in the constructor's list, and
+  /// `.offset` is in this rank's part of that weight; of `state`, each array's part is a box of the whole array.
   /// @{
   using Methods::count_activations;
   using Methods::evaluate;
@@ -164,14 +167,16 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
   template <class MeshT, class Optimizer>
   MeshParallel(const MeshT& mesh, const TensorParameterList<space>& parameters, const Optimizer& optimizer,
                const DataParallelOptions& options, AnyCommunicator<space>* stages, const here& location)
-      : Methods(made(mesh, parameters, optimizer, options, location)),
-        mesh_(detail::in_space<space>(detail::state_of(mesh))) {
-    guarded(mesh_, [&] {
+      : Methods(made(mesh, parameters, optimizer, options, stages, location)),
+        mesh_(detail::in_space<space>(detail::state_of(mesh))),
+        stages_(stages == nullptr ? std::nullopt : std::optional(stages->share())) {
+    guarded(mesh_, stages, [&] {
       constexpr detail::AxisSet others = ((1U << MeshT::axes) - 1) & ~(1U << MeshT::template index_of<Data>());
       // Shares the mesh, whose communicators and stream the engine uses until its end.
       detail::MeshPart<space> part{
           .revoke = [kept = MeshT(mesh), &state = mesh_](const std::string& message) { state.revoke(message); }};
       if (stages != nullptr) {
+        check_stages(*stages, options, location);
         part.others.push_back(stages->share());
         part.revoke = [of_mesh = std::move(part.revoke),
                        along = std::make_shared<AnyCommunicator<space>>(stages->share())](const std::string& message) {
@@ -194,10 +199,10 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
   }
   template <class MeshT, class Optimizer>
   static Methods made(const MeshT& mesh, const TensorParameterList<space>& parameters, const Optimizer& optimizer,
-                      const DataParallelOptions& options, const here& location) {
+                      const DataParallelOptions& options, AnyCommunicator<space>* stages, const here& location) {
     auto& state = detail::in_space<space>(detail::state_of(mesh));
     std::optional<Methods> made;
-    guarded(state, [&] {
+    guarded(state, stages, [&] {
       for (const auto& entry : detail::TensorAccess::entries(parameters)) {
         const auto fail = [&](const char* message) {
           throw InvalidArgument(
@@ -209,7 +214,7 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
         if (entry.cutting >> MeshT::template index_of<Data>() & 1U)
           fail("is sharded over the data axis; omit that axis from its layout, and use ZeRO to shard along it");
       }
-      check_effects(mesh, parameters, options, location);
+      if (stages == nullptr) check_effects(mesh, parameters, options, location);  // else another stage may have them
       made.emplace(detail::TrainingAccess::make<Methods>(mesh.template along<Data, space>(),
                                                          detail::TensorAccess::parts(parameters), optimizer, options,
                                                          location, true, state.stream));
@@ -242,12 +247,28 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
         detail::compressed_type_of<Policies...>().has_value(), options,
         {.operation = "MeshParallel", .rank = mesh.rank(), .size = mesh.size(), .location = location});
   }
+  static void check_stages(AnyCommunicator<space>& stages, const DataParallelOptions& options, const here& location) {
+    detail::ConsistencyRecord record;
+    record.add(".clip_norm of the stages", detail::shortest(options.clip_norm));
+    record.add(".skip_nonfinite of the stages", options.skip_nonfinite ? "true" : "false");
+    detail::check_consistency(
+        stages, record, "pass the same options on every stage",
+        {.operation = "MeshParallel", .rank = stages.rank(), .size = stages.size(), .location = location});
+  }
   template <class F>
-  static void guarded(detail::MeshStateIn<space>& mesh, F&& f) {
-    detail::revoke_on_exception(f, [&](const auto& reason) { mesh.revoke(reason.published()); });
+  static void guarded(detail::MeshStateIn<space>& mesh, AnyCommunicator<space>* stages, F&& f) {
+    detail::revoke_on_exception(f, [&](const auto& reason) {
+      mesh.revoke(reason.published());
+      if (stages != nullptr) stages->revoke(reason.published());
+    });
+  }
+  template <class F>
+  void guarded(F&& f) {
+    guarded(mesh_, stages_ ? &*stages_ : nullptr, std::forward<F>(f));
   }
 
-  detail::MeshStateIn<space>& mesh_;  // the engine keeps it
+  detail::MeshStateIn<space>& mesh_;              // the engine keeps it
+  std::optional<AnyCommunicator<space>> stages_;  // of a pipeline
 };
 
 namespace detail {

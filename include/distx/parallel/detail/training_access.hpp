@@ -33,7 +33,7 @@ struct TrainingAccess {
   template <class Training, class F>
   static void guard(Training& training, F&& f) {
     if constexpr (requires { training.mesh_; })
-      training.guarded(training.mesh_, f);
+      training.guarded(f);
     else
       f();  // the engine guards its calls
   }

@@ -85,7 +85,8 @@ template <DistributedTensor W>
                                                                        {nullptr, weight.local().size()});
 }
 
-/// Declares the gradient of a weight ready: product(a, b), now, or when a pipeline::DeferredWeights comes to it.
+/// Declares the gradient of a weight ready: product(a, b). A pipeline::DeferredWeights computes the
+/// product later.
 template <class W, class Product, class A, class B, class Training>
 void ready_product(Training& training, const W& weight, Product product, const A& a, const B& b) {
   if constexpr (requires { training.ready_later(weight, product, a, b); })

@@ -9,7 +9,7 @@
 
 namespace distx::inline DISTX_ABI::pipeline {
 
-/// The products that are left of a backward pass: the gradients of weights. Copyable, and used once.
+/// The products of a backward pass that give the gradients of weights, to be computed later, once.
 template <class Training>
 using WeightWork = std::vector<std::function<void(Training&)>>;
 

@@ -2,6 +2,8 @@
 #pragma once
 #include <chrono>
 #include <list>
+#include <optional>
+#include <source_location>
 #include <span>
 #include <variant>
 
@@ -16,14 +18,13 @@ namespace distx::inline DISTX_ABI::pipeline {
 
 /// A stage of a model in a pipeline.
 ///
-/// - `edge` is the DistTensor between stages; `edge_spec()` returns its mesh and extents, the same for every
+/// - `edge` is the DistTensor between stages. `edge_spec()` returns its mesh and extents, the same for every
 /// micro-batch.
-/// - `forward(input, micro_batch, training)` takes the input, which the first stage does not have, and returns a
-///   layers::Forward of the output, which the last stage does not have, and `activations`.
-/// - `backward(activations, gradient, micro_batch, training)` takes the gradient of the output, which the last stage
-/// does
-///   not have, declares the weights' gradients ready, and returns that of the input, which the first stage does not
-///   have.
+/// - `forward(input, micro_batch, training)` returns a layers::Forward of the output and `activations`. The first stage
+///   has no input, the last one no output.
+/// - `backward(activations, gradient, micro_batch, training)` takes the output's gradient, declares those of the
+/// weights
+///   ready, and returns the input's. The last stage gets none, the first one returns none.
 template <class S, class Training>
 concept PipelineStage = requires(const S& stage, std::optional<typename S::edge> tensor, typename S::activations kept,
                                  int micro_batch, Training& training) {
@@ -54,7 +55,7 @@ concept SplitBackward = PipelineStage<S, Training> &&
 
 namespace distx::inline DISTX_ABI::detail {
 
-/// What `weight_work` is in stages without it.
+/// The type of a stage's deferred work; monostate without one.
 template <class S>
 struct WeightWorkOf {
   using type = std::monostate;
@@ -71,12 +72,13 @@ namespace distx::inline DISTX_ABI::pipeline {
 
 /// Runs the forward and backward passes of a step by a schedule, on the stages that this rank has.
 ///
-/// Outputs and gradients go to the neighbouring stages as messages; sends are asynchronous. A weight is declared ready
-/// once for each micro-batch: list the weights with StageUse, or with `.uses` in a ParameterList. An error on one rank
-/// revokes the communicator along the pipeline and the stage's mesh.
+/// Outputs and gradients go to the neighbouring stages as messages with the tags 0 to 2 * chunks - 1; sends are
+/// asynchronous. A weight is declared ready once for each micro-batch, without scopes of `micro_batch`: list the
+/// weights with StageUse, or with `.uses` in a ParameterList. An error on one rank revokes the communicator along the
+/// pipeline and the stage's mesh; then the pipeline is of no further use. In the host's memory.
 ///
 ///     distx::Mesh<Pipe, Rest> grid(comm, {2, 4});
-///     auto& along = grid.along<Pipe>();                       // the ranks that hold the stages
+///     auto& along = grid.along<Pipe>();                           // the ranks that hold the stages
 ///     distx::Mesh<Data, Model> mesh(grid.along<Rest>(), {2, 2});  // those of this stage
 ///     …
 ///     distx::pipeline::Pipeline step(along, distx::pipeline::one_forward_one_backward(2, 8), stage, training);
@@ -84,19 +86,21 @@ namespace distx::inline DISTX_ABI::pipeline {
 ///     training.step({.learning_rate = 1e-3});
 template <class Stage, class Training>
 class Pipeline {
-  static_assert(
-      PipelineStage<Stage, Training>,
-      "distx::pipeline::Pipeline: the stage does not have edge, edge_spec(), activations, forward and backward as "
-      "pipeline::PipelineStage says");
+  static_assert(PipelineStage<Stage, Training>,
+                "distx::pipeline::Pipeline: the stage does not have edge, edge_spec(), activations, forward and "
+                "backward; see pipeline::PipelineStage");
   using Edge = typename Stage::edge;
   using Space = typename Edge::space;
+  static_assert(HostAccessible<Space>,
+                "distx::pipeline::Pipeline: pipelines support tensors in the host's memory only");
   using T = typename Edge::value_type;
   using Work = typename detail::WeightWorkOf<Stage>::type;
   using Clock = std::chrono::steady_clock;
   using here = std::source_location;
 
  public:
-  /// Checks that all ranks have the same schedule. Collective over `along`.
+  /// Checks that the ranks of `along` have the same schedule. Collective over `along`. Other ranks of the stage's mesh
+  /// need the same schedule too, which is not checked.
   /// @param along  rank r of it has stages r, r + ranks, …
   /// @param stages  one for each chunk of the schedule, in order; they outlive this object, and so does `training`
   /// @throws InvalidArgument if the numbers of ranks or stages differ from the schedule's
@@ -113,6 +117,7 @@ class Pipeline {
   Pipeline(AnyCommunicator<Space>& along, Schedule schedule, const Stage& stage, Training& training,
            const here& location = here::current())
       : Pipeline(along, std::move(schedule), std::span(&stage, 1), training, location) {}
+  Pipeline(AnyCommunicator<Space>&, Schedule, const Stage&&, Training&, const here& = {}) = delete;
   Pipeline(AnyCommunicator<Space>& along, SplitSchedule schedule, std::span<const Stage> stages, Training& training,
            const here& location = here::current())
       : Pipeline(Unchecked(), along, schedule.schedule(), stages, training, location) {
@@ -120,38 +125,45 @@ class Pipeline {
     static_assert(
         splits,
         "distx::pipeline::Pipeline: this schedule splits backward passes, and the stage has no backward_input and "
-        "backward_weight, as pipeline::SplitBackward says; choose another schedule");
+        "backward_weight; see pipeline::SplitBackward, or choose another schedule");
   }
   Pipeline(AnyCommunicator<Space>& along, SplitSchedule schedule, const Stage& stage, Training& training,
            const here& location = here::current())
       : Pipeline(along, std::move(schedule), std::span(&stage, 1), training, location) {}
+  Pipeline(AnyCommunicator<Space>&, SplitSchedule, const Stage&&, Training&, const here& = {}) = delete;
 
   /// Makes the forward and backward passes of all micro-batches, by the schedule. Collective over all stages.
-  void run(const here& location = here::current()) {
-    begin_run(location);
-    guarded([&] {
-      for (const auto& step : schedule_.steps(rank())) perform(step, true);
-      sent_.clear();  // waits
-    });
-  }
-  /// Makes the forward passes of all micro-batches, in order, without keeping activations. Collective over all stages.
-  void run_forward(const here& location = here::current()) {
-    begin_run(location);
-    guarded([&] {
-      for (const auto& step : schedule_.steps(rank()))
-        if (step.action <= Action::send_output) perform(step, false);
-      sent_.clear();
-    });
-  }
+  /// @throws InvalidState for a stage whose results are not those of its position; errors of the stages and of messages
+  void run(const here& location = here::current()) { run_steps(location, true); }
+  /// Makes the forward passes of all micro-batches, in their order, and keeps no activations. Collective over all
+  /// stages.
+  /// @throws as `run`
+  void run_forward(const here& location = here::current()) { run_steps(location, false); }
 
   [[nodiscard]] const Schedule& schedule() const noexcept { return schedule_; }
-  /// Returns when this rank made each step of the last run, in seconds after its begin.
-  [[nodiscard]] const std::vector<Interval>& intervals() const noexcept { return intervals_; }
+  /// Returns when each rank made each step of the last run, in seconds after its begin. Collective over `along`.
+  [[nodiscard]] Timeline timeline(const here& location = here::current()) {
+    Timeline all(static_cast<std::size_t>(schedule_.shape().ranks));
+    for (int rank = 0; rank < schedule_.shape().ranks; ++rank) {
+      std::vector<double> times;
+      if (rank == this->rank())
+        for (const auto& interval : intervals_) times.insert(times.end(), {interval.begin, interval.end});
+      std::uint64_t count = times.size();
+      broadcast(along_, count, rank, location);
+      times.resize(count);
+      if (count > 0) broadcast(along_, times, rank, location);
+      for (std::size_t i = 0, at = 0; at < count; ++i)
+        if (const auto& step = schedule_.steps(rank)[i];
+            count == 2 * schedule_.steps(rank).size() || is_forward(step.action))
+          all[static_cast<std::size_t>(rank)].push_back({step, times[at], times[at + 1]}), at += 2;
+    }
+    return all;
+  }
 
  private:
   struct Unchecked {};
   /// One micro-batch in one stage.
-  struct Place {
+  struct InFlight {
     std::optional<Edge> input{}, output{}, gradient{}, input_gradient{};
     std::optional<typename Stage::activations> kept{};
     std::optional<Work> work{};
@@ -169,15 +181,27 @@ class Pipeline {
         schedule_(std::move(schedule)),
         stages_(stages),
         training_(training),
-        spec_(stages.empty() ? throw InvalidArgument("a pipeline's rank has no stage: give one for each chunk",
-                                                     context("Pipeline", location))
-                             : stages.front().edge_spec()) {
+        spec_(spec_of(stages, location)) {
+    guarded([&] {
+      const auto& shape = schedule_.shape();
+      if (shape.ranks != along_.size() || shape.chunks != static_cast<int>(stages.size()))
+        throw InvalidArgument("schedule '" + std::string(schedule_.name()) + "' is for " + std::to_string(shape.ranks) +
+                                  " ranks with " + std::to_string(shape.chunks) + " stages each, and this rank has " +
+                                  std::to_string(stages.size()) + " of " + std::to_string(along_.size()) + " ranks",
+                              context("Pipeline", location));
+      compare(location);
+    });
+  }
+
+  [[nodiscard]] typename Edge::spec_type spec_of(std::span<const Stage> stages, const here& location) {
+    if (!stages.empty()) return stages.front().edge_spec();
+    const InvalidArgument error("a rank of a pipeline has no stage: give one for each chunk",
+                                context("Pipeline", location));
+    along_.revoke(error.what());
+    throw error;
+  }
+  void compare(const here& location) {
     const auto& shape = schedule_.shape();
-    if (shape.ranks != along_.size() || shape.chunks != static_cast<int>(stages.size()))
-      throw InvalidArgument("schedule '" + std::string(schedule_.name()) + "' is for " + std::to_string(shape.ranks) +
-                                " ranks with " + std::to_string(shape.chunks) + " stages each, and this rank has " +
-                                std::to_string(stages.size()) + " of " + std::to_string(along_.size()) + " ranks",
-                            context("Pipeline", location));
     detail::ConsistencyRecord record;
     record.add("the schedule", std::string(schedule_.name()) + " of " + std::to_string(shape.micro_batches) +
                                    " micro-batches, " + std::to_string(shape.chunks) + " stages on each rank");
@@ -191,22 +215,30 @@ class Pipeline {
     record.add("the tensor between stages", detail::to_string(spec_.extents()) + ", of it " +
                                                 detail::to_string(spec_.local_extents()) + " of " +
                                                 std::string(name_of(element_type<T>)) + " on each rank");
-    guarded([&] {
-      detail::check_consistency(along_, record, "give every rank the same schedule and the same tensors",
-                                context("Pipeline", location));
-    });
+    detail::check_consistency(along_, record, "give every rank the same schedule and the same tensors",
+                              context("Pipeline", location));
   }
 
   [[nodiscard]] int rank() const noexcept { return along_.rank(); }
   [[nodiscard]] ErrorContext context(std::string_view operation, const here& location) const {
     return {.operation = operation, .rank = along_.rank(), .size = along_.size(), .location = location};
   }
-  void begin_run(const here& location) {
+  static constexpr bool is_forward(Action action) noexcept {
+    return action == Action::receive_input || action == Action::forward || action == Action::send_output;
+  }
+  void run_steps(const here& location, bool trains) {
     location_ = location;
-    places_.clear();
-    places_.resize(stages_.size() * static_cast<std::size_t>(schedule_.shape().micro_batches));
+    sent_.clear();
+    in_flight_.clear();
+    in_flight_.resize(stages_.size() * static_cast<std::size_t>(schedule_.shape().micro_batches));
     intervals_.clear();
     begin_ = Clock::now();
+    guarded([&] {
+      for (const auto& step : schedule_.steps(rank()))
+        if (trains || is_forward(step.action)) perform(step, trains);
+      for (auto& one : sent_) one.pending->wait();
+      sent_.clear();
+    });
   }
   template <class F>
   void guarded(F&& f) {
@@ -216,13 +248,13 @@ class Pipeline {
     });
   }
 
-  [[nodiscard]] Place& place(int chunk, int micro_batch) {
-    return places_[static_cast<std::size_t>(chunk * schedule_.shape().micro_batches + micro_batch)];
+  [[nodiscard]] InFlight& in_flight(int chunk, int micro_batch) {
+    return in_flight_[static_cast<std::size_t>(chunk * schedule_.shape().micro_batches + micro_batch)];
   }
   void perform(const Step& step, bool trains) {
     const auto now = [&] { return std::chrono::duration<double>(Clock::now() - begin_).count(); };
     intervals_.push_back({step, now()});
-    auto& at = place(step.chunk, step.micro_batch);
+    auto& at = in_flight(step.chunk, step.micro_batch);
     const auto& stage = stages_[static_cast<std::size_t>(step.chunk)];
     switch (step.action) {
       case Action::receive_input:
@@ -272,9 +304,11 @@ class Pipeline {
   }
   [[nodiscard]] std::optional<Edge> checked(std::optional<Edge> tensor, bool wanted, std::string_view function,
                                             std::string_view what) const {
-    if (tensor.has_value() == wanted && (!wanted || tensor->local_extents() == spec_.local_extents())) return tensor;
+    if (tensor.has_value() == wanted &&
+        (!wanted || (tensor->mesh() == spec_.mesh() && tensor->extents() == spec_.extents())))
+      return tensor;
     throw InvalidState(std::string(function) + " of a pipeline's stage must return " + std::string(what) +
-                           (wanted ? " of the extents of edge_spec()" : " only if there is a stage for it"),
+                           (wanted ? " of the mesh and extents of edge_spec()" : " only if there is a stage for it"),
                        context(function, location_));
   }
 
@@ -286,7 +320,7 @@ class Pipeline {
     const bool gradient = step.action == Action::send_gradient;
     const int to = number(step) + (gradient ? -1 : 1), peer = schedule_.peer(rank(), step);
     if (peer == rank()) {
-      auto& target = place(to / schedule_.shape().ranks, step.micro_batch);
+      auto& target = in_flight(to / schedule_.shape().ranks, step.micro_batch);
       (gradient ? target.gradient : target.input) = std::move(tensor);
       return;
     }
@@ -295,12 +329,17 @@ class Pipeline {
       sent_.pop_front();
     }
     auto& one = sent_.emplace_back(std::move(*tensor));
-    const Span<const T, Space> values = std::as_const(one.tensor).local();
-    one.pending.emplace(start_send(along_, values, peer, tag(to, gradient), one.tensor.stream(), location_));
+    try {
+      one.pending.emplace(start_send(along_, std::as_const(one.tensor).local(), peer, tag(to, gradient),
+                                     one.tensor.stream(), location_));
+    } catch (...) {
+      sent_.pop_back();
+      throw;
+    }
   }
   void receive(const Step& step, std::optional<Edge>& into) {
     const int peer = schedule_.peer(rank(), step);
-    if (peer == rank()) return;  // it is there
+    if (peer == rank()) return;  // the send has moved it here
     into.emplace(spec_, uninitialized);
     distx::receive(along_, into->local(), peer, tag(number(step), step.action == Action::receive_gradient), location_);
   }
@@ -311,7 +350,7 @@ class Pipeline {
   Training& training_;
   typename Edge::spec_type spec_;
   here location_{};
-  std::vector<Place> places_;
+  std::vector<InFlight> in_flight_;
   std::list<Sent> sent_;
   std::vector<Interval> intervals_;
   Clock::time_point begin_;

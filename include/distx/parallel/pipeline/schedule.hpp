@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -66,14 +65,14 @@ enum class ScheduleFault : std::uint8_t {
   repeated,        ///< or both halves of a backward pass and the whole
   unneeded,        ///< a message before the first stage or after the last one
   too_early,       ///< before a step that it needs
-  out_of_order,    ///< messages, or weight gradients, whose sum depends on the order
+  out_of_order,    ///< messages, or backward passes: the sums of weight gradients depend on their order
   too_many_alive,  ///< activations
   never_sent,      ///< its message
   deadlock,        ///< its message is sent after a step that waits for this rank
   missing,
 };
 
-/// A schedule as it is checked: all ranks make their steps, and sent messages wait until they are received.
+/// Checks a schedule by simulation: all ranks make their steps, and sent messages wait until they are received.
 class ScheduleCheck {
  public:
   using Action = pipeline::Action;
@@ -89,7 +88,8 @@ class ScheduleCheck {
       : shape_(shape),
         most_alive_(most_alive),
         done_(static_cast<std::size_t>(shape.stages() * shape.micro_batches), 0U),
-        weight_order_(static_cast<std::size_t>(shape.stages()), 0),
+        input_order_(static_cast<std::size_t>(shape.stages()), 0),
+        weight_order_(input_order_),
         sent_(2 * static_cast<std::size_t>(shape.stages())),
         received_(sent_.size(), 0U),
         alive_(static_cast<std::size_t>(shape.ranks), 0),
@@ -111,7 +111,7 @@ class ScheduleCheck {
     for (std::size_t rank = 0; rank < steps.size(); ++rank) {
       if (next[rank] == steps[rank].size()) continue;
       const Step& step = steps[rank][next[rank]];
-      const auto& from = steps[static_cast<std::size_t>(peer(static_cast<int>(rank), step))];
+      const auto& from = steps[static_cast<std::size_t>(peer(shape_, static_cast<int>(rank), step))];
       const bool sent = std::find(from.begin(), from.end(), counterpart(static_cast<int>(rank), step)) != from.end();
       return {sent ? ScheduleFault::deadlock : ScheduleFault::never_sent, static_cast<int>(rank), step, next[rank]};
     }
@@ -126,8 +126,8 @@ class ScheduleCheck {
   [[nodiscard]] constexpr const std::vector<int>& peak() const noexcept { return peak_; }
 
   /// Returns the rank at the other end of a message. @pre the step is a message of the schedule
-  [[nodiscard]] constexpr int peer(int rank, const Step& step) const noexcept {
-    return (rank + shape_.ranks + (to_next_stage(step.action) ? 1 : -1)) % shape_.ranks;
+  [[nodiscard]] static constexpr int peer(const pipeline::Shape& shape, int rank, const Step& step) noexcept {
+    return (rank + shape.ranks + (to_next_stage(step.action) ? 1 : -1)) % shape.ranks;
   }
   /// Returns the step of the peer that sends what this one receives.
   [[nodiscard]] constexpr Step counterpart(int rank, const Step& step) const noexcept {
@@ -202,6 +202,8 @@ class ScheduleCheck {
         sent_[2 * (at - 1) + 1].push_back(micro_batch);
         break;
     }
+    if (action == Action::backward || action == Action::backward_input)
+      if (input_order_[at]++ != micro_batch) return ScheduleFault::out_of_order;
     if (action == Action::backward || action == Action::backward_weight) {
       if (weight_order_[at]++ != micro_batch) return ScheduleFault::out_of_order;
       --alive_[static_cast<std::size_t>(rank)];
@@ -212,9 +214,9 @@ class ScheduleCheck {
 
   pipeline::Shape shape_;
   int most_alive_;
-  std::vector<unsigned> done_;          // actions of each stage and micro-batch
-  std::vector<int> weight_order_;       // the next micro-batch of each stage
-  std::vector<std::vector<int>> sent_;  // inputs and gradients for each stage
+  std::vector<unsigned> done_;                   // actions of each stage and micro-batch
+  std::vector<int> input_order_, weight_order_;  // the next micro-batch of each stage
+  std::vector<std::vector<int>> sent_;           // inputs and gradients for each stage
   std::vector<std::size_t> received_;
   std::vector<int> alive_, peak_;
 };
@@ -239,20 +241,39 @@ struct Interval {
 /// The intervals of each rank, in order.
 using Timeline = std::vector<std::vector<Interval>>;
 
-/// Returns the time from the first step to the end of the last one, of all ranks.
-[[nodiscard]] inline double length(const Timeline& timeline) {
-  double first = std::numeric_limits<double>::infinity(), last = 0;
+/// Returns the begin of the first step of all ranks; 0 without steps.
+[[nodiscard]] inline double begin_of(const Timeline& timeline) {
+  double first = std::numeric_limits<double>::infinity();
   for (const auto& rank : timeline)
-    for (const auto& interval : rank) first = std::min(first, interval.begin), last = std::max(last, interval.end);
-  return timeline.empty() ? 0 : last - first;
+    if (!rank.empty()) first = std::min(first, rank.front().begin);
+  return first == std::numeric_limits<double>::infinity() ? 0 : first;
+}
+/// Returns the time from the first step to the end of the last one, of all ranks; 0 without steps.
+[[nodiscard]] inline double length(const Timeline& timeline) {
+  double last = begin_of(timeline);
+  for (const auto& rank : timeline)
+    if (!rank.empty()) last = std::max(last, rank.back().end);
+  return last - begin_of(timeline);
+}
+/// Whether the action sends or receives.
+[[nodiscard]] constexpr bool is_message(Action action) noexcept {
+  return action == Action::receive_input || action == Action::send_output || action == Action::receive_gradient ||
+         action == Action::send_gradient;
+}
+/// Returns how long a rank does not compute during a timeline.
+[[nodiscard]] inline double idle(const Timeline& timeline, int rank) {
+  double time = length(timeline);
+  for (const auto& interval : timeline[static_cast<std::size_t>(rank)])
+    if (!is_message(interval.step.action)) time -= interval.end - interval.begin;
+  return time;
 }
 
 /// The order in which the ranks of a pipeline work on the micro-batches of a step, for models whose backward pass is
 /// one call.
 ///
-/// A valid schedule has each micro-batch once in every stage, sends match receives in their order, no rank waits for
-/// itself, and the weight gradients of a stage are added in the order of the micro-batches, so that their sums have the
-/// bits of a run without a pipeline.
+/// A valid schedule has each micro-batch once in every stage. Sends match receives in their order, and no rank waits
+/// for itself. A stage's backward passes are in the order of the micro-batches, so the sums of its weight gradients
+/// have the bits of a run without a pipeline.
 class Schedule {
  public:
   /// Takes a schedule of your own; `schedules.hpp` makes the usual ones.
@@ -282,35 +303,26 @@ class Schedule {
   [[nodiscard]] constexpr int peak_alive(int rank) const { return peak_[static_cast<std::size_t>(rank)]; }
   /// Returns the rank that a message of `rank` comes from or goes to.
   [[nodiscard]] constexpr int peer(int rank, const Step& step) const {
-    return detail::ScheduleCheck(shape_, 0).peer(rank, step);
+    return detail::ScheduleCheck::peer(shape_, rank, step);
   }
   /// Whether some backward pass is split into its halves.
   [[nodiscard]] constexpr bool splits_backward() const noexcept {
-    return std::any_of(steps_[0].begin(), steps_[0].end(),
-                       [](const Step& step) { return step.action == Action::backward_input; });
+    return std::any_of(steps_.begin(), steps_.end(), [](const auto& of_rank) {
+      return std::any_of(of_rank.begin(), of_rank.end(),
+                         [](const Step& step) { return step.action == Action::backward_input; });
+    });
   }
 
   /// Returns when each rank makes its steps, if they take `durations`.
   [[nodiscard]] Timeline timeline(const Durations& durations) const;
-  /// Returns how long a rank waits in a step of the training: (ranks - 1) times forward and backward of a micro-batch
-  /// for GPipe (Huang et al., 2019) and 1F1B (Narayanan et al., 2019), a chunk's for interleaved ones, and less two
-  /// backward_weight for ZB-H1 (Qi et al., 2023).
-  [[nodiscard]] double bubble(int rank, const Durations& durations) const {
-    const auto all = timeline(durations);
-    double idle = length(all);
-    for (const auto& interval : all[static_cast<std::size_t>(rank)])
-      if (!is_message(interval.step.action)) idle -= interval.end - interval.begin;
-    return idle;
-  }
+  /// Returns how long a rank does not compute in a step: (ranks - 1) times the time of a micro-batch's forward and
+  /// backward pass for GPipe (Huang et al., 2019) and 1F1B (Narayanan et al., 2019), and of a chunk's for interleaved
+  /// ones. For ZB-H1 (Qi et al., 2023) it is (ranks - 1) (forward + backward_input - backward_weight), if
+  /// backward_weight exceeds neither of the others.
+  [[nodiscard]] double bubble(int rank, const Durations& durations) const { return idle(timeline(durations), rank); }
 
   friend constexpr bool operator==(const Schedule& a, const Schedule& b) {
     return a.shape_ == b.shape_ && a.steps_ == b.steps_;
-  }
-
-  /// Whether the action sends or receives.
-  [[nodiscard]] static constexpr bool is_message(Action action) noexcept {
-    return action == Action::receive_input || action == Action::send_output || action == Action::receive_gradient ||
-           action == Action::send_gradient;
   }
 
  private:
@@ -339,6 +351,10 @@ class SplitSchedule {
   Schedule schedule_;
 };
 
+/// Returns the schedule itself.
+[[nodiscard]] constexpr const Schedule& plain(const Schedule& schedule) noexcept { return schedule; }
+[[nodiscard]] constexpr const Schedule& plain(const SplitSchedule& schedule) noexcept { return schedule.schedule(); }
+
 inline void Schedule::reject(const detail::ScheduleCheck::Found& found) const {
   using detail::ScheduleFault;
   const auto fault = [&]() -> std::string_view {
@@ -346,13 +362,13 @@ inline void Schedule::reject(const detail::ScheduleCheck::Found& found) const {
       case ScheduleFault::outside:
         return "is outside the schedule's micro-batches and chunks";
       case ScheduleFault::repeated:
-        return "is there twice";
+        return "is repeated";
       case ScheduleFault::unneeded:
         return "has no peer: the first stage has none before it, the last one none after it";
       case ScheduleFault::too_early:
-        return "comes before a step that it needs";
+        return "precedes a step that it depends on";
       case ScheduleFault::out_of_order:
-        return "is out of order: a stage adds weight gradients in the order of the micro-batches, and receives "
+        return "is out of order: a stage makes its backward passes in the order of the micro-batches, and receives "
                "messages in the order in which they are sent";
       case ScheduleFault::too_many_alive:
         return "keeps more activations than allowed";

@@ -28,7 +28,7 @@ constexpr void add_with_messages(std::vector<pipeline::Step>& steps, const pipel
 template <class WarmUp, class Place, class Backward>
 constexpr pipeline::Steps alternating(const pipeline::Shape& shape, int count, WarmUp warm_up, Place place,
                                       Backward backward) {
-  pipeline::Steps steps(static_cast<std::size_t>(shape.ranks));
+  pipeline::Steps steps(static_cast<std::size_t>(std::max(0, shape.ranks)));
   for (int rank = 0; rank < shape.ranks; ++rank) {
     const auto add = [&](pipeline::Action action, int i, bool back) {
       const auto [micro_batch, chunk] = place(i, back);
@@ -99,7 +99,8 @@ namespace pipeline {
 }
 
 /// ZB-H1 (Qi et al., 2023, arXiv 2401.10241): rank r computes the weights' gradients r micro-batches later than those
-/// of the inputs, in the time that 1F1B waits. Each rank keeps the activations of at most `ranks` micro-batches.
+/// of the inputs, in the time that 1F1B waits. Each rank keeps the activations of at most
+/// `ranks` micro-batches, or the operands that are left of them.
 /// @throws InvalidArgument unless 1 <= ranks <= micro_batches
 [[nodiscard]] constexpr SplitSchedule zero_bubble(int ranks, int micro_batches) {
   const Shape shape{ranks, micro_batches};
