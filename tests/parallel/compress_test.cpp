@@ -115,6 +115,16 @@ std::vector<Trained> train_on(int ranks, const Way& way, const Optimizer& optimi
   return all;
 }
 
+/// The largest magnitude of the differences; infinity if one is not a number.
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double difference = std::abs(double{a[i]} - double{b[i]});
+    if (!(difference <= most)) most = std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference;
+  }
+  return most;
+}
+
 /// Checks that a training gives the same weights at every stage, in every way and on every rank.
 template <class... Policies>
 std::vector<float> check_same_bits(int ranks) {
@@ -161,10 +171,7 @@ TEST_CASE("gradients that are sent in 16 bits give the same weights at every sta
     const auto weights = check_same_bits<distx::Compress<bfloat16>>(ranks);
     const auto exact = check_same_bits<>(ranks);
     CHECK((ranks == 1) == toy::same_bits(weights, exact));
-    double largest = 0;
-    for (std::size_t i = 0; i < weights.size(); ++i)
-      largest = std::max(largest, std::abs(double{weights[i]} - double{exact[i]}));
-    CHECK(largest < 0.02);  // AdamW moves each weight by at most 0.01 in a step
+    CHECK(largest_difference(weights, exact) < 0.02);  // AdamW moves each weight by at most 0.01 in a step
   }
   check_same_bits<distx::Compress<float16>>(3);
 }
@@ -186,9 +193,7 @@ TEST_CASE("gradients of 8 bits give the same weights on every rank, near those o
       CAPTURE(ranks);
       const auto compressed = train_on<distx::Compress<QuantizedBlocks<>>>(ranks, {options, borrowed});
       const auto exact = train_on<>(ranks, {options, borrowed});
-      double largest = 0;
-      for (std::size_t i = 0; i < exact.front().weights.size(); ++i)
-        largest = std::max(largest, std::abs(double{compressed.front().weights[i]} - double{exact.front().weights[i]}));
+      const double largest = largest_difference(compressed.front().weights, exact.front().weights);
       CHECK((largest == 0) == (ranks == 1));
       CHECK(largest < 0.04);
     });
@@ -269,6 +274,33 @@ float train_with(distx::ThreadCommunicator& comm, int stage, float bad) {
   CHECK(training.skipped_steps() == 1);
   const auto weights = training.unshard(parameters[0]);
   return training.value(parameters[0])[0];
+}
+
+TEST_CASE("PowerSGD averages gradients whose squares overflow or underflow, and the gradients after them") {
+  for (const float unusual : {1e20F, 1e10F, 1e-30F})
+    toy::on_ranks(2, [&](distx::ThreadCommunicator& comm) {
+      CAPTURE(unusual);
+      const std::size_t counts[] = {1000, 1000};
+      const BucketShape shape{.size = 2000, .parameters = {{"weight", 0, 2000, 40}}, .counts = counts, .whole = true};
+      std::vector<float> gradients(2000), state(PowerSGD<2>::state_size(shape));
+      distx::AnyCommunicator<> any(comm.share());
+      const auto reduce = [&](float value) {
+        std::fill(gradients.begin(), gradients.end(), value);
+        PowerSGD<2>::reduce({shape, gradients, gradients, 0, state, any, std::source_location::current()});
+      };
+      for (int step = 0; step < 3; ++step) {
+        reduce(unusual);
+        CHECK(largest_difference(gradients, std::vector(2000, unusual)) < 1e-4 * double{unusual});
+      }
+      reduce(1);
+      CHECK(std::count(gradients.begin(), gradients.end(), 0.0F) < 2000);
+      for (const float huge : {3e38F, 3e38F}) {  // the sum of two ranks is infinite
+        reduce(huge);
+        CHECK(std::none_of(gradients.begin(), gradients.end(), [](float value) { return std::isfinite(value); }));
+      }
+      reduce(1);
+      CHECK(largest_difference(gradients, std::vector(2000, 1.0F)) < 1e-4);
+    });
 }
 
 TEST_CASE("a step with a gradient that is not finite is skipped, and leaves nothing in the state") {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "distx/comm/reductions.hpp"
 #include "distx/core/detail/floating_point.hpp"
@@ -53,7 +55,7 @@ struct PowerSGD {
       }
       const std::size_t columns = each.size / each.rows;
       for (std::size_t i = 0; i < each.size; ++i) gradient[i] += *error++;
-      for (std::size_t k = 0; k < Rank; ++k) make_usable(q + k * columns, columns, k);
+      for (std::size_t k = 0; k < Rank; ++k) normalize(q + k * columns, columns, k);
       for (std::size_t row = 0; row < each.rows; ++row)
         for (std::size_t k = 0; k < Rank; ++k)
           p[k * each.rows + row] = dot(gradient.data() + row * columns, q + k * columns, columns);
@@ -111,19 +113,39 @@ struct PowerSGD {
   static void add_scaled(float* to, float factor, const float* from, std::size_t size) noexcept {
     for (std::size_t i = 0; i < size; ++i) to[i] += factor * from[i];
   }
-  /// Begins with an arbitrary column, the same on every rank, where there is none or where it is not finite.
-  static void make_usable(float* column, std::size_t size, std::size_t k) noexcept {
-    const float squares = dot(column, column, size);
-    if (squares > 0 && detail::is_finite(squares)) return;
+  static void divide(float* column, float divisor, std::size_t size) noexcept {
+    for (std::size_t i = 0; i < size; ++i) column[i] /= divisor;
+  }
+  /// Divides a column by its largest magnitude, so that its squares neither overflow nor are all 0, and returns whether
+  /// it can. Otherwise it fills the column with zeros, or NaN if an element is not finite, so that the step is skipped.
+  [[nodiscard]] static bool scale(float* column, std::size_t size) noexcept {
+    float largest = 0;
+    bool finite = true;
     for (std::size_t i = 0; i < size; ++i) {
-      const auto mixed = static_cast<std::uint32_t>(i * Rank + k + 1) * 2654435761U;
-      column[i] = static_cast<float>((mixed ^ mixed >> 15) % 2001) / 1000 - 1;
+      largest = std::max(largest, std::abs(column[i]));
+      finite = finite && detail::is_finite(column[i]);
     }
+    const bool usable = finite && largest >= std::numeric_limits<float>::min();
+    if (usable)
+      divide(column, largest, size);
+    else
+      std::fill(column, column + size, std::bit_cast<float>(finite ? 0 : ~0U));
+    return usable;
+  }
+  /// Normalizes a column of Q. Begins with an arbitrary one, the same on every rank, where there is none.
+  static void normalize(float* column, std::size_t size, std::size_t k) noexcept {
+    if (!scale(column, size))
+      for (std::size_t i = 0; i < size; ++i) {
+        const auto mixed = static_cast<std::uint32_t>(i * Rank + k + 1) * 2654435761U;
+        column[i] = static_cast<float>((mixed ^ mixed >> 15) % 2001) / 1000 - 1;
+      }
+    divide(column, std::sqrt(dot(column, column, size)), size);
   }
   /// Makes the columns of P orthonormal; those that depend on earlier ones become zero.
   static void orthogonalize(float* p, std::size_t rows) noexcept {
     for (std::size_t k = 0; k < Rank; ++k) {
       float* const column = p + k * rows;
+      if (!scale(column, rows)) continue;
       const float before = dot(column, column, rows);
       for (std::size_t j = 0; j < k; ++j) add_scaled(column, -dot(column, p + j * rows, rows), p + j * rows, rows);
       const float squares = dot(column, column, rows);
