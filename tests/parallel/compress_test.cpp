@@ -141,10 +141,7 @@ std::vector<float> check_same_bits(int ranks) {
 /// PowerSGD without error feedback.
 struct Forgetful : PowerSGD<1> {
   static void reduce(const GradientBucket& bucket) {
-    std::size_t errors = 0;
-    for (const auto& each : bucket.shape.parameters)
-      if (each.rows > 8) errors += each.size;
-    std::fill_n(bucket.state.begin(), errors, 0.0F);
+    std::fill_n(bucket.state.begin(), error_size(bucket.shape), 0.0F);
     PowerSGD<1>::reduce(bucket);
   }
 };
@@ -199,7 +196,7 @@ TEST_CASE("gradients of 8 bits give the same weights on every rank, near those o
     });
 }
 
-TEST_CASE("the first steps of PowerSGD are exact as its type demands") {
+TEST_CASE("the first reductions of PowerSGD are exact as its type demands") {
   for (const int stage : {0, 1, 2, 3}) {
     const Way way{{.stage = stage}};
     CHECK(toy::same_bits(train_on<distx::Compress<PowerSGD<1, 3>>>(3, way).front().weights,
@@ -245,7 +242,7 @@ TEST_CASE("the bytes of a step are those of the compressed gradients") {
     }
 }
 
-TEST_CASE("the memory ledger counts what a hook keeps") {
+TEST_CASE("the memory ledger counts a hook's state") {
   for (const int stage : {0, 1, 2, 3}) {
     CAPTURE(stage);
     const Way way{{.bucket_bytes = 4096, .stage = stage}};
@@ -312,6 +309,38 @@ TEST_CASE("a step with a gradient that is not finite is skipped, and leaves noth
         CHECK(train_with<distx::Compress<PowerSGD<2>>>(comm, stage, bad) == doctest::Approx(-2).epsilon(1e-5));
         CHECK(train_with<distx::Compress<QuantizedBlocks<>>>(comm, stage, bad) == doctest::Approx(-2).epsilon(1e-5));
       });
+}
+
+/// Counts the reductions since its state was zero.
+struct Counting {
+  static std::size_t state_size(const BucketShape&) { return 1; }
+  static void reduce(const GradientBucket& bucket) {
+    std::fill(bucket.averages.begin(), bucket.averages.end(), ++bucket.state[0]);
+  }
+};
+
+TEST_CASE("a hook's state is zero after recover") {
+  for (const int stage : {0, 1, 2, 3})
+    toy::on_ranks(4, [&](distx::ThreadCommunicator& comm) {
+      CAPTURE(stage);
+      auto few = comm.split(comm.rank() % 2, comm.rank());
+      std::vector<distx::Parameter<float>> parameters;
+      parameters.emplace_back("weight", 100);
+      distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Replicate, distx::Compress<Counting>> training(
+          comm, parameters, distx::SGD{}, {.stage = stage});
+      const auto step = [&] {
+        (void)training.gradient(parameters[0]);
+        training.ready(parameters[0]);
+        training.step({.learning_rate = 1});
+      };
+      step();
+      step();
+      if (comm.rank() % 2 != 0) return;
+      CHECK(training.recover(few) == 2);
+      step();
+      const auto weights = training.unshard(parameters[0]);
+      CHECK(training.value(parameters[0])[99] == -1 - 2 - 1);
+    });
 }
 
 TEST_CASE("reductions of micro-batches are compressed one by one") {
