@@ -115,6 +115,16 @@ std::vector<Trained> train_on(int ranks, const Way& way, const Optimizer& optimi
   return all;
 }
 
+/// The largest magnitude of the differences; infinity if one is not a number.
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double difference = std::abs(double{a[i]} - double{b[i]});
+    if (!(difference <= most)) most = std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference;
+  }
+  return most;
+}
+
 /// Checks that a training gives the same weights at every stage, in every way and on every rank.
 template <class... Policies>
 std::vector<float> check_same_bits(int ranks) {
@@ -131,10 +141,7 @@ std::vector<float> check_same_bits(int ranks) {
 /// PowerSGD without error feedback.
 struct Forgetful : PowerSGD<1> {
   static void reduce(const GradientBucket& bucket) {
-    std::size_t errors = 0;
-    for (const auto& each : bucket.shape.parameters)
-      if (each.rows > 8) errors += each.size;
-    std::fill_n(bucket.state.begin(), errors, 0.0F);
+    std::fill_n(bucket.state.begin(), error_size(bucket.shape), 0.0F);
     PowerSGD<1>::reduce(bucket);
   }
 };
@@ -161,10 +168,7 @@ TEST_CASE("gradients that are sent in 16 bits give the same weights at every sta
     const auto weights = check_same_bits<distx::Compress<bfloat16>>(ranks);
     const auto exact = check_same_bits<>(ranks);
     CHECK((ranks == 1) == toy::same_bits(weights, exact));
-    double largest = 0;
-    for (std::size_t i = 0; i < weights.size(); ++i)
-      largest = std::max(largest, std::abs(double{weights[i]} - double{exact[i]}));
-    CHECK(largest < 0.02);  // AdamW moves each weight by at most 0.01 in a step
+    CHECK(largest_difference(weights, exact) < 0.02);  // AdamW moves each weight by at most 0.01 in a step
   }
   check_same_bits<distx::Compress<float16>>(3);
 }
@@ -186,15 +190,13 @@ TEST_CASE("gradients of 8 bits give the same weights on every rank, near those o
       CAPTURE(ranks);
       const auto compressed = train_on<distx::Compress<QuantizedBlocks<>>>(ranks, {options, borrowed});
       const auto exact = train_on<>(ranks, {options, borrowed});
-      double largest = 0;
-      for (std::size_t i = 0; i < exact.front().weights.size(); ++i)
-        largest = std::max(largest, std::abs(double{compressed.front().weights[i]} - double{exact.front().weights[i]}));
+      const double largest = largest_difference(compressed.front().weights, exact.front().weights);
       CHECK((largest == 0) == (ranks == 1));
       CHECK(largest < 0.04);
     });
 }
 
-TEST_CASE("the first steps of PowerSGD are exact as its type demands") {
+TEST_CASE("the first reductions of PowerSGD are exact as its type demands") {
   for (const int stage : {0, 1, 2, 3}) {
     const Way way{{.stage = stage}};
     CHECK(toy::same_bits(train_on<distx::Compress<PowerSGD<1, 3>>>(3, way).front().weights,
@@ -240,7 +242,7 @@ TEST_CASE("the bytes of a step are those of the compressed gradients") {
     }
 }
 
-TEST_CASE("the memory ledger counts what a hook keeps") {
+TEST_CASE("the memory ledger counts a hook's state") {
   for (const int stage : {0, 1, 2, 3}) {
     CAPTURE(stage);
     const Way way{{.bucket_bytes = 4096, .stage = stage}};
@@ -271,6 +273,33 @@ float train_with(distx::ThreadCommunicator& comm, int stage, float bad) {
   return training.value(parameters[0])[0];
 }
 
+TEST_CASE("PowerSGD averages gradients whose squares overflow or underflow, and the gradients after them") {
+  for (const float unusual : {1e20F, 1e10F, 1e-30F})
+    toy::on_ranks(2, [&](distx::ThreadCommunicator& comm) {
+      CAPTURE(unusual);
+      const std::size_t counts[] = {1000, 1000};
+      const BucketShape shape{.size = 2000, .parameters = {{"weight", 0, 2000, 40}}, .counts = counts, .whole = true};
+      std::vector<float> gradients(2000), state(PowerSGD<2>::state_size(shape));
+      distx::AnyCommunicator<> any(comm.share());
+      const auto reduce = [&](float value) {
+        std::fill(gradients.begin(), gradients.end(), value);
+        PowerSGD<2>::reduce({shape, gradients, gradients, 0, state, any, std::source_location::current()});
+      };
+      for (int step = 0; step < 3; ++step) {
+        reduce(unusual);
+        CHECK(largest_difference(gradients, std::vector(2000, unusual)) < 1e-4 * double{unusual});
+      }
+      reduce(1);
+      CHECK(std::count(gradients.begin(), gradients.end(), 0.0F) < 2000);
+      for (const float huge : {3e38F, 3e38F}) {  // the sum of two ranks is infinite
+        reduce(huge);
+        CHECK(std::none_of(gradients.begin(), gradients.end(), [](float value) { return std::isfinite(value); }));
+      }
+      reduce(1);
+      CHECK(largest_difference(gradients, std::vector(2000, 1.0F)) < 1e-4);
+    });
+}
+
 TEST_CASE("a step with a gradient that is not finite is skipped, and leaves nothing in the state") {
   for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
     for (const int stage : {0, 1, 2, 3})
@@ -280,6 +309,38 @@ TEST_CASE("a step with a gradient that is not finite is skipped, and leaves noth
         CHECK(train_with<distx::Compress<PowerSGD<2>>>(comm, stage, bad) == doctest::Approx(-2).epsilon(1e-5));
         CHECK(train_with<distx::Compress<QuantizedBlocks<>>>(comm, stage, bad) == doctest::Approx(-2).epsilon(1e-5));
       });
+}
+
+/// Counts the reductions since its state was zero.
+struct Counting {
+  static std::size_t state_size(const BucketShape&) { return 1; }
+  static void reduce(const GradientBucket& bucket) {
+    std::fill(bucket.averages.begin(), bucket.averages.end(), ++bucket.state[0]);
+  }
+};
+
+TEST_CASE("a hook's state is zero after recover") {
+  for (const int stage : {0, 1, 2, 3})
+    toy::on_ranks(4, [&](distx::ThreadCommunicator& comm) {
+      CAPTURE(stage);
+      auto few = comm.split(comm.rank() % 2, comm.rank());
+      std::vector<distx::Parameter<float>> parameters;
+      parameters.emplace_back("weight", 100);
+      distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Replicate, distx::Compress<Counting>> training(
+          comm, parameters, distx::SGD{}, {.stage = stage});
+      const auto step = [&] {
+        (void)training.gradient(parameters[0]);
+        training.ready(parameters[0]);
+        training.step({.learning_rate = 1});
+      };
+      step();
+      step();
+      if (comm.rank() % 2 != 0) return;
+      CHECK(training.recover(few) == 2);
+      step();
+      const auto weights = training.unshard(parameters[0]);
+      CHECK(training.value(parameters[0])[99] == -1 - 2 - 1);
+    });
 }
 
 TEST_CASE("reductions of micro-batches are compressed one by one") {

@@ -59,13 +59,13 @@ struct Precision {
                 "distx::Precision: the communication dtype must be bfloat16, float16 or float");
 };
 
-/// The policy for gradients of float that are averaged with loss, in fewer bytes; optimizer and weights stay float.
+/// The policy for gradients of float that are averaged lossily, in fewer bytes; optimizer and weights stay float.
 ///
 /// `Compress<bfloat16>`, `<float16>`: ranks send and add gradients in this type, also across the groups of Hybrid, as
 /// with Precision. Float16 overflows at 65520. Otherwise a GradientHook, such as those of `distx/parallel/hooks/`,
-/// which blocks: its reductions do not overlap with the backward pass. Buckets of other types are reduced as without
-/// it, and so are all on a single rank. Not with Precision or Reproducible; a hook not with Hybrid or a MeshParallel,
-/// and in host memory.
+/// which blocks: with a hook, no reduction overlaps with the backward pass. Buckets of other types have the averages of
+/// a training without Compress, and so do all on a single rank. Not with Precision or Reproducible; a hook not with
+/// Hybrid or a MeshParallel, and in host memory.
 template <class How>
 struct Compress {};
 

@@ -14,7 +14,7 @@ namespace distx::inline DISTX_ABI {
 /// Reductions of gradients in place of the built-in average, for the policy Compress.
 namespace hooks {
 
-/// One parameter's place among the gradients of a bucket, in elements.
+/// One parameter's offset among the gradients of a bucket, in elements.
 struct GradientRange {
   std::string_view name;
   std::size_t begin = 0;
@@ -43,8 +43,8 @@ struct GradientBucket {
 
 /// A type that averages the gradients of a bucket across ranks, for `Compress<Hook>`.
 ///
-/// `reduce` writes the averages, or what stands for them; at stage 0 the same bits on every rank. It blocks, and makes
-/// the same calls on `comm` on every rank; an exception revokes the communicator. It is called for buckets in one
+/// `reduce` writes the averages, or approximations of them; at stage 0 the same bits on every rank. It blocks, and
+/// makes the same calls on `comm` on every rank; an exception revokes the communicator. It is called for buckets in one
 /// order, and never with a single rank. `state_size` returns the floats of `state`, which are zeros at first and after
 /// `load` and `recover`, and which the memory ledger counts as gradients. Checkpoints do not contain them.
 template <class H>

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "distx/comm/reductions.hpp"
 #include "distx/core/detail/floating_point.hpp"
@@ -14,34 +16,50 @@ namespace distx::inline DISTX_ABI::hooks {
 /// PowerSGD (Vogels, Karimireddy, Jaggi, arXiv 1905.13727): averages each gradient matrix M as P·Qᵀ of a low rank.
 ///
 /// One step of the power method from the Q of the step before: P = M·Q is averaged and orthogonalized, Q = Mᵀ·P is
-/// averaged. A rank adds what its gradient lost, M - P·Qᵀ, to the next one (error feedback). Parameters without
+/// averaged. A rank adds the compression error, M - P·Qᵀ, to its next gradient (error feedback). Parameters without
 /// `.rows`, and matrices of which P and Q have more than half of the elements, are averaged exactly. Sends two
 /// all_reduces for a bucket. State: the errors, one float per element of a compressed matrix, and factors. Gradients
 /// that are not finite reset them.
 /// @tparam Rank  the columns of P and Q
-/// @tparam ExactSteps  the first reductions of each bucket, which average all gradients exactly: while gradients still
-///   change direction quickly, a low rank costs most
-template <std::size_t Rank, std::size_t ExactSteps = 0>
+/// @tparam ExactReductions  the first reductions of each bucket, also after `load` and `recover`, that average all
+///   gradients exactly: while gradients still change direction quickly, a low rank costs most. Accumulate<Sharded>
+///   makes several reductions in a step
+template <std::size_t Rank, std::size_t ExactReductions = 0>
 struct PowerSGD {
   static_assert(Rank > 0, "distx::hooks::PowerSGD: the rank must be at least 1");
+  static_assert(ExactReductions <= 1 << 24, "distx::hooks::PowerSGD: a float counts at most 16777216 exact reductions");
+
+  /// Returns the floats of the errors, with which the state begins.
+  [[nodiscard]] static std::size_t error_size(const BucketShape& shape) { return Sizes(shape).errors; }
 
   [[nodiscard]] static std::size_t state_size(const BucketShape& shape) {
     const Sizes sizes(shape);
-    return sizes.errors + sizes.first + sizes.second + (ExactSteps > 0 ? 1 : 0);
+    return sizes.errors + sizes.first + sizes.second + (ExactReductions > 0 ? 1 : 0);
   }
   static void reduce(const GradientBucket& bucket) {
+    if (counts_as_exact(bucket))
+      all_reduce(bucket.comm, bucket.gradients, average, bucket.location);
+    else
+      reduce_factors(bucket);
+    copy({}, bucket.averages, bucket.gradients.subspan(bucket.begin, bucket.averages.size()));
+  }
+
+ private:
+  /// Returns whether this reduction is one of the exact ones, and counts it.
+  [[nodiscard]] static bool counts_as_exact(const GradientBucket& bucket) noexcept {
+    if constexpr (ExactReductions > 0) {
+      float& reductions = bucket.state[bucket.state.size() - 1];
+      const bool exact = reductions < static_cast<float>(ExactReductions);
+      if (exact) ++reductions;
+      return exact;
+    }
+    return false;
+  }
+  static void reduce_factors(const GradientBucket& bucket) {
     const Sizes sizes(bucket.shape);
     const auto errors = bucket.state.subspan(0, sizes.errors);
     const auto first = bucket.state.subspan(sizes.errors, sizes.first);  // every P, and what is averaged exactly
     const auto second = bucket.state.subspan(sizes.errors + sizes.first, sizes.second);  // every Qᵀ
-    if constexpr (ExactSteps > 0) {
-      float& steps = bucket.state[bucket.state.size() - 1];
-      if (steps < static_cast<float>(ExactSteps)) {
-        ++steps;
-        all_reduce(bucket.comm, bucket.gradients, average, bucket.location);
-        return copy({}, bucket.averages, bucket.gradients.subspan(bucket.begin, bucket.averages.size()));
-      }
-    }
     float* error = errors.data();
     float* p = first.data();
     float* q = second.data();
@@ -53,7 +71,7 @@ struct PowerSGD {
       }
       const std::size_t columns = each.size / each.rows;
       for (std::size_t i = 0; i < each.size; ++i) gradient[i] += *error++;
-      for (std::size_t k = 0; k < Rank; ++k) make_usable(q + k * columns, columns, k);
+      for (std::size_t k = 0; k < Rank; ++k) normalize(q + k * columns, columns, k);
       for (std::size_t row = 0; row < each.rows; ++row)
         for (std::size_t k = 0; k < Rank; ++k)
           p[k * each.rows + row] = dot(gradient.data() + row * columns, q + k * columns, columns);
@@ -81,8 +99,6 @@ struct PowerSGD {
     if (!second.empty()) all_reduce(bucket.comm, second, average, bucket.location);
     restore(bucket, errors.data(), first.data(), second.data());
   }
-
- private:
   /// The elements of each part of the state.
   struct Sizes {
     explicit Sizes(const BucketShape& shape) {
@@ -111,19 +127,39 @@ struct PowerSGD {
   static void add_scaled(float* to, float factor, const float* from, std::size_t size) noexcept {
     for (std::size_t i = 0; i < size; ++i) to[i] += factor * from[i];
   }
-  /// Begins with an arbitrary column, the same on every rank, where there is none or where it is not finite.
-  static void make_usable(float* column, std::size_t size, std::size_t k) noexcept {
-    const float squares = dot(column, column, size);
-    if (squares > 0 && detail::is_finite(squares)) return;
+  static void divide(float* column, float divisor, std::size_t size) noexcept {
+    for (std::size_t i = 0; i < size; ++i) column[i] /= divisor;
+  }
+  /// Divides a column by its largest magnitude, so that its squares neither overflow nor are all 0, and returns whether
+  /// it can. Otherwise it fills the column with zeros, or NaN if an element is not finite, so that the step is skipped.
+  [[nodiscard]] static bool scale(float* column, std::size_t size) noexcept {
+    float largest = 0;
+    bool finite = true;
     for (std::size_t i = 0; i < size; ++i) {
-      const auto mixed = static_cast<std::uint32_t>(i * Rank + k + 1) * 2654435761U;
-      column[i] = static_cast<float>((mixed ^ mixed >> 15) % 2001) / 1000 - 1;
+      largest = std::max(largest, std::abs(column[i]));
+      finite = finite && detail::is_finite(column[i]);
     }
+    const bool usable = finite && largest >= std::numeric_limits<float>::min();
+    if (usable)
+      divide(column, largest, size);
+    else
+      std::fill(column, column + size, std::bit_cast<float>(finite ? 0 : ~0U));
+    return usable;
+  }
+  /// Normalizes a column of Q. Begins with an arbitrary one, the same on every rank, where there is none.
+  static void normalize(float* column, std::size_t size, std::size_t k) noexcept {
+    if (!scale(column, size))
+      for (std::size_t i = 0; i < size; ++i) {
+        const auto mixed = static_cast<std::uint32_t>(i * Rank + k + 1) * 2654435761U;
+        column[i] = static_cast<float>((mixed ^ mixed >> 15) % 2001) / 1000 - 1;
+      }
+    divide(column, std::sqrt(dot(column, column, size)), size);
   }
   /// Makes the columns of P orthonormal; those that depend on earlier ones become zero.
   static void orthogonalize(float* p, std::size_t rows) noexcept {
     for (std::size_t k = 0; k < Rank; ++k) {
       float* const column = p + k * rows;
+      if (!scale(column, rows)) continue;
       const float before = dot(column, column, rows);
       for (std::size_t j = 0; j < k; ++j) add_scaled(column, -dot(column, p + j * rows, rows), p + j * rows, rows);
       const float squares = dot(column, column, rows);
@@ -131,7 +167,7 @@ struct PowerSGD {
       for (std::size_t row = 0; row < rows; ++row) column[row] *= factor;
     }
   }
-  /// Writes this rank's averages, and the errors of the gradients.
+  /// Writes the averages in place of the gradients, and the errors.
   static void restore(const GradientBucket& bucket, float* error, const float* p, const float* q) {
     for (const auto& each : bucket.shape.parameters) {
       float* gradient = bucket.gradients.data() + each.begin;
@@ -153,7 +189,6 @@ struct PowerSGD {
       p += Rank * each.rows;
       q += Rank * columns;
     }
-    copy({}, bucket.averages, bucket.gradients.subspan(bucket.begin, bucket.averages.size()));
   }
 };
 

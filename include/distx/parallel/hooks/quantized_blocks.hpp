@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -74,14 +75,15 @@ struct QuantizedBlocks {
     auto* const bytes = reinterpret_cast<unsigned char*>(to + blocks(count));
     for (std::size_t begin = 0; begin < count; begin += Block) {
       const std::size_t end = std::min(count, begin + Block);
-      float magnitude = 0, zero = 0;
+      float magnitude = 0;
+      bool finite = true;
       for (std::size_t i = begin; i < end; ++i) {
         magnitude = std::max(magnitude, std::abs(from[i]));
-        zero += 0 * from[i];
+        finite = finite && detail::is_finite(from[i]);
       }
       const float factor = largest / magnitude;
-      const bool usable = zero == 0 && detail::is_finite(factor);
-      *to++ = magnitude / largest + zero;
+      const bool usable = finite && detail::is_finite(factor);
+      *to++ = finite ? magnitude / largest : std::bit_cast<float>(~0U);
       for (std::size_t i = begin; i < end; ++i) {
         const float scaled = usable ? from[i] * factor : 0;
         bytes[i] = static_cast<unsigned char>(scaled + zero_byte + 0.5F);
