@@ -37,7 +37,13 @@ def main():
     agree("model=2", expected[1], report(on_gpus(1, 2, *SHORT, "--zero", "1")), "step_losses")
     several = ["--accumulate", "2", "--clip", "0.5", "--recompute", "--precision", "bf16", "--zero", "2"]
     agree("bf16", report(on_host(2, *several)), report(on_gpus(2, 1, *SHORT, *several)), "step_losses", 1e-2)
-    for what, words in [(["--ranks", "2"], "--device cuda needs --mesh"), (["--mesh", "data=1,model=1", "--backend", "threads"], "NCCL")]:
+    for what, words in [
+        (["--ranks", "2"], "--device cuda needs --mesh"),
+        (["--mesh", "data=1,model=1", "--backend", "threads"], "NCCL"),
+        (["--mesh", "data=1,context=2,model=1"], "--device cuda does not support context="),
+        (["--mesh", "pipeline=2,data=1,model=1", "--accumulate", "2"], "--device does not support pipelines"),
+        (["--mesh", "data=1,model=1", "--compress", "bf16"], "--mesh does not support --compress"),
+    ]:
         refused([program, "--device", "cuda", *what, *SHORT], words, 1)
     refused([host, "--device", "cuda", "--mesh", "data=1,model=1", *SHORT], "use train_gpt_cuda", 1)
     resume("stage 2 on 2", on_gpus(2, 1, *SMALL, "--zero", "2", "--steps", "40"))

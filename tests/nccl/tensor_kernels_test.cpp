@@ -54,11 +54,11 @@ void whole_and_split(F&& f) {
   on_mesh({2, 2}, f);
 }
 
-/// Ids below 11, some of which are equal.
-template <class... Ps>
-auto ids(const Mesh& mesh, const distx::Extents<2>& extents) {
-  return distx::generate<std::uint16_t, Ps...>(mesh, extents,
-                                               [](const auto& at) { return (5 * at[0] + at[1] * at[1]) % 11; });
+/// Ids below `vocabulary`, some of which are equal.
+template <class Id, class... Ps>
+auto ids(const Mesh& mesh, const distx::Extents<2>& extents, std::size_t vocabulary) {
+  return distx::generate<Id, Ps...>(mesh, extents,
+                                    [=](const auto& at) { return (5 * at[0] + at[1] * at[1]) % vocabulary; });
 }
 
 }  // namespace
@@ -98,35 +98,52 @@ TEST_CASE_TEMPLATE("rows: biases, sums, layer norm and softmax equal the host's"
 }
 
 TEST_CASE_TEMPLATE("embedding, its gradient and transpose have the host's bits", T, float, double) {
-  for (const std::size_t length : {3U, 41U})
-    for (const std::size_t width : {4U, 37U})
-      whole_and_split([&](Rank& rank) {
-        compare(rank, "embedding", 0, [&]<class... Space>(const Mesh& mesh, Space...) {
-          const distx::Extents<2> extents{2, length};
-          auto selected = ids<Shard<0, Data>>(mesh, extents);
-          const auto table = distx::random<T, Space..., Shard<0, Model>>(mesh, {11, width}, 1, -1);
-          const auto g = distx::random<T, Space..., Shard<0, Data>>(mesh, {2, length, width}, 2, -1);
-          const auto of = [&](const auto& indices) {
-            auto rows = ops::embedding(indices, table);
-            auto turned = ops::transpose<2, 0, 1>(rows);
-            return std::tuple(std::move(rows), std::move(turned), ops::embedding_backward(table, indices, g));
-          };
-          if constexpr (sizeof...(Space) == 0)
-            return of(selected);
-          else
-            return of(distx::to_space<Space...>(selected));
-        });
+  // With a vocabulary of 1, one rank of a split has no rows.
+  for (const auto& [length, width, vocabulary] :
+       {std::array<std::size_t, 3>{3, 4, 11}, {3, 37, 11}, {41, 4, 11}, {41, 37, 11}, {41, 4, 1}})
+    whole_and_split([&](Rank& rank) {
+      compare(rank, "embedding", 0, [&]<class... Space>(const Mesh& mesh, Space...) {
+        const distx::Extents<2> extents{2, length};
+        auto selected = ids<std::uint16_t, Shard<0, Data>>(mesh, extents, vocabulary);
+        const auto table = distx::random<T, Space..., Shard<0, Model>>(mesh, {vocabulary, width}, 1, -1);
+        const auto g = distx::random<T, Space..., Shard<0, Data>>(mesh, {2, length, width}, 2, -1);
+        const auto of = [&](const auto& indices) {
+          auto rows = ops::embedding(indices, table);
+          auto turned = ops::transpose<2, 0, 1>(rows);
+          return std::tuple(std::move(rows), std::move(turned), ops::embedding_backward(table, indices, g));
+        };
+        if constexpr (sizeof...(Space) == 0)
+          return of(selected);
+        else
+          return of(distx::to_space<Space...>(selected));
       });
+    });
+}
+
+TEST_CASE("embedding takes tables of bytes and ids of 8 bytes") {
+  for (const std::size_t width : {5U, 16U})
+    whole_and_split([&](Rank& rank) {
+      compare(rank, "embedding", 0, [&]<class... Space>(const Mesh& mesh, Space...) {
+        const auto selected = ids<std::uint64_t, Shard<0, Data>>(mesh, {2, 7}, 11);
+        const auto table = distx::generate<std::int8_t, Space..., Shard<0, Model>>(
+            mesh, distx::Extents<2>{11, width},
+            [](const auto& at) { return static_cast<int>(8 * at[0] + at[1]) - 50; });
+        if constexpr (sizeof...(Space) == 0)
+          return std::tuple(ops::embedding(selected, table));
+        else
+          return std::tuple(ops::embedding(distx::to_space<Space...>(selected), table));
+      });
+    });
 }
 
 TEST_CASE_TEMPLATE("cross entropy equals the host's, with the vocabulary sharded or not", T, float, double) {
-  for (const std::size_t vocabulary : {11U, 150U})
+  for (const std::size_t vocabulary : {1U, 11U, 150U})
     whole_and_split([&](Rank& rank) {
       compare(rank, "cross_entropy", 8, [&]<class... Space>(const Mesh& mesh, Space...) {
         const auto logits =
             distx::random<T, Space..., Shard<0, Data>, Shard<2, Model>>(mesh, {2, 5, vocabulary}, 1, -6, 6);
         const auto slopes = distx::random<T, Space..., Shard<0, Data>>(mesh, {2, 5}, 2, -1);
-        auto selected = ids<Shard<0, Data>>(mesh, {2, 5});
+        auto selected = ids<std::uint16_t, Shard<0, Data>>(mesh, {2, 5}, vocabulary);
         const auto of = [&](const auto& targets) {
           auto [losses, log_sums] = ops::cross_entropy(logits, targets);
           auto gradient = ops::cross_entropy_backward(logits, targets, log_sums, slopes);
@@ -141,12 +158,13 @@ TEST_CASE_TEMPLATE("cross entropy equals the host's, with the vocabulary sharded
 }
 
 TEST_CASE_TEMPLATE("causal attention and its gradient equal the host's", T, float, double) {
-  for (const std::size_t length : {1U, 6U, 35U})
+  // With one head, one rank of a split has none.
+  for (const auto& [length, heads] : {std::pair<std::size_t, std::size_t>{1, 3}, {6, 3}, {6, 1}, {35, 3}})
     whole_and_split([&](Rank& rank) {
       compare(rank, "causal_attention", 32, [&]<class... Space>(const Mesh& mesh, Space...) {
         const auto x =
-            distx::random<T, Space..., Shard<0, Data>, Shard<3, Model>>(mesh, {2, length, 3, 3, 5}, 1, -2, 2);
-        const auto g = distx::random<T, Space..., Shard<0, Data>, Shard<2, Model>>(mesh, {2, length, 3, 5}, 2, -1);
+            distx::random<T, Space..., Shard<0, Data>, Shard<3, Model>>(mesh, {2, length, 3, heads, 5}, 1, -2, 2);
+        const auto g = distx::random<T, Space..., Shard<0, Data>, Shard<2, Model>>(mesh, {2, length, heads, 5}, 2, -1);
         return std::tuple(ops::causal_attention(x), ops::causal_attention_backward(x, g));
       });
     });
@@ -168,5 +186,14 @@ TEST_CASE("an id that is not in the vocabulary gives NaNs, and no other row") {
     const auto there = distx::to_space<Host>(losses);
     for (std::size_t i = 0; i < 3; ++i) CHECK(std::isnan(there.local()[i]) == (i == 1));
     for (std::size_t i = 0; i < 6; ++i) CHECK(std::isnan(gradient.local()[i]) == (i / 2 == 1));
+  });
+}
+
+TEST_CASE("a kernel for more rows than one launch can have is an error") {
+  on_mesh({1, 1}, [](Rank& rank) {
+    const auto& kernels = distx::cuda::detail::tensor_kernels<float>;
+    const std::size_t rows = std::size_t{8} << 31;  // 8 in each block
+    CHECK_THROWS_AS(kernels.cross_entropy(rank.stream, rows, nullptr, nullptr, nullptr, nullptr, nullptr),
+                    distx::InvalidArgument);
   });
 }

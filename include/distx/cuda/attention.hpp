@@ -6,7 +6,8 @@
 #include "distx/cuda/detail/tensor_kernels.hpp"
 
 // Causal attention in a GPU's memory: products by cuBLAS, of all heads of a batch item at once, and softmax by a
-// kernel. All weights are stored, those of one batch item at a time.
+// kernel. All weights are stored, those of one batch item at a time. The products are over all tokens, with zeros as
+// the weights of later ones: 0 * NaN is NaN, so a number that is not finite reaches the results of earlier tokens too.
 namespace distx::inline DISTX_ABI::cuda::detail {
 
 /// The matrices of all heads, row-major, or column-major if `transposed`.

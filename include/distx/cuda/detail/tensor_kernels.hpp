@@ -37,7 +37,7 @@ struct RowIds {
 };
 
 /// The kernels of one element type, float or double; set by distx/cuda_kernels.cuh. Callers have checked the extents;
-/// there is at least one row, and one column.
+/// there is at least one row, and one column, except that the rows of `maxima` and `exponentials` may be empty.
 template <class T>
 struct TensorKernels {
   struct Rows {
@@ -52,9 +52,12 @@ struct TensorKernels {
   [[nodiscard]] static std::size_t slices(std::size_t rows) noexcept {
     return std::min(most_slices, (rows + rows_of_slice - 1) / rows_of_slice);
   }
+  /// The size of the argument `sums`: a row for each slice, or 0 for one slice, whose sums are the result.
+  [[nodiscard]] static std::size_t sums_size(std::size_t rows, std::size_t columns) noexcept {
+    return slices(rows) == 1 ? 0 : slices(rows) * columns;
+  }
 
   void (*add_to_rows)(CudaStreamRef, Rows x, const T* b, T* out);
-  /// `sums` has `slices` rows.
   void (*sum_rows)(CudaStreamRef, Rows x, double* sums, T* out);
   void (*normalize)(CudaStreamRef, Rows x, const T* weight, const T* bias, double epsilon, T* out);
   void (*normalize_backward)(CudaStreamRef, Rows x, const T* weight, const T* gradient, double epsilon, T* out);
@@ -91,7 +94,7 @@ template <class T>
 void sum_of_rows(CudaStreamRef stream, MatrixRef<const T, Cuda> x, Span<T, Cuda> out) {
   const auto kernel = kernel_in(tensor_kernels<T>.sum_rows, "sum_leading");
   if (x.values.empty()) return fill(stream, out, T{});
-  const Buffer<double, Cuda> sums(TensorKernels<T>::slices(x.rows) * x.columns, uninitialized, stream);
+  const Buffer<double, Cuda> sums(TensorKernels<T>::sums_size(x.rows, x.columns), uninitialized, stream);
   kernel(stream, x, sums.data(), out.data());
 }
 template <class T>
@@ -112,7 +115,7 @@ void normalize_rows_weight(CudaStreamRef stream, MatrixRef<const T, Cuda> x, Mat
   const auto kernel = kernel_in(tensor_kernels<T>.normal_weight, "layer_norm_backward");
   if (x.values.empty()) return fill(stream, out, T{});
   const Buffer<double, Cuda> moments(2 * x.rows, uninitialized, stream);
-  const Buffer<double, Cuda> sums(TensorKernels<T>::slices(x.rows) * x.columns, uninitialized, stream);
+  const Buffer<double, Cuda> sums(TensorKernels<T>::sums_size(x.rows, x.columns), uninitialized, stream);
   kernel(stream, x, gradient.values.data(), epsilon, moments.data(), sums.data(), out.data());
 }
 template <class T>

@@ -225,7 +225,7 @@ void for_each_element(CudaStreamRef stream, const Body& body, std::size_t count,
                       const Arrays&... arrays) {
   constexpr int width = vector_width<First, Arrays...>;
   const unsigned shift = shift_of<width>(first);
-  const auto blocks = static_cast<unsigned>((count + shift + tile_elements<width> - 1) / tile_elements<width>);
+  const std::size_t blocks = (count + shift + tile_elements<width> - 1) / tile_elements<width>;
   const auto by = [&]<bool Alike>() {
     enqueue<&elementwise_kernel<Alike, width, Body, First, Arrays...>>(stream, blocks, block_threads, body, count,
                                                                        shift, first, arrays...);

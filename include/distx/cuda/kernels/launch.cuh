@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
+#include <string>
 #include <vector>
 
 #include "distx/cuda/device.hpp"
@@ -46,10 +48,14 @@ template <auto* Kernel>
 inline const bool listed = (kernel_list().push_back(reinterpret_cast<const void*>(Kernel)), true);
 
 /// Enqueues a kernel, and lists it before main for `load_kernels`.
+/// @throws InvalidArgument if there are more blocks than CUDA can launch
 template <auto* Kernel, class... Arguments>
-void enqueue(CudaStreamRef stream, unsigned blocks, unsigned threads, const Arguments&... arguments) {
+void enqueue(CudaStreamRef stream, std::size_t blocks, unsigned threads, const Arguments&... arguments) {
   static_cast<void>(listed<Kernel>);
-  launch(stream, blocks, threads, Kernel, arguments...);
+  if (blocks > std::size_t{std::numeric_limits<int>::max()})
+    throw InvalidArgument("an array is too large for a kernel: it needs " + std::to_string(blocks) +
+                          " blocks, and CUDA launches at most 2^31 - 1");
+  launch(stream, static_cast<unsigned>(blocks), threads, Kernel, arguments...);
 }
 
 /// Loads all listed kernels onto the current GPU.

@@ -6,8 +6,9 @@
 #include "distx/cuda/detail/tensor_kernels.hpp"
 #include "distx/cuda/kernels/reductions.cuh"
 
-// The kernels of tensors' operations. A warp has a row, whose sums are taken in double; which thread adds which numbers
-// depends on the extents alone, so the same operands give the same bits.
+// The kernels of tensors' operations. A warp processes one row, whose sums are taken in double; which thread adds which
+// numbers depends on the extents alone. An embedding's gradients are added in their own type, in the order of the ids.
+// So the same operands give the same bits.
 namespace distx::inline DISTX_ABI::cuda::detail {
 
 __device__ inline unsigned lane() { return threadIdx.x % 32; }
@@ -21,7 +22,7 @@ __global__ void __launch_bounds__(block_threads) rows_kernel(Body body, std::siz
 template <class Body>
 void for_each_row(CudaStreamRef stream, std::size_t rows, const Body& body) {
   constexpr std::size_t warps = block_threads / 32;
-  enqueue<&rows_kernel<Body>>(stream, static_cast<unsigned>((rows + warps - 1) / warps), block_threads, body, rows);
+  enqueue<&rows_kernel<Body>>(stream, (rows + warps - 1) / warps, block_threads, body, rows);
 }
 
 /// Calls f with each of this lane's columns.
@@ -189,13 +190,11 @@ __global__ void __launch_bounds__(block_threads)
 template <class T, class Term>
 void enqueue_sums(CudaStreamRef stream, const Term& term, std::size_t rows, std::size_t columns, double* sums, T* out) {
   const std::size_t slices = TensorKernels<T>::slices(rows), tiles = (columns + 31) / 32;
-  const auto blocks = [](std::size_t count) { return static_cast<unsigned>(count); };
   if (slices == 1)
-    return enqueue<&sum_rows_kernel<Term, T>>(stream, blocks(tiles), block_threads, term, rows, columns, slices, out);
-  enqueue<&sum_rows_kernel<Term, double>>(stream, blocks(tiles * slices), block_threads, term, rows, columns, slices,
-                                          sums);
-  enqueue<&sum_rows_kernel<NumberTerm<double>, T>>(
-      stream, blocks(tiles), block_threads, NumberTerm<double>{sums, columns}, slices, columns, std::size_t{1}, out);
+    return enqueue<&sum_rows_kernel<Term, T>>(stream, tiles, block_threads, term, rows, columns, slices, out);
+  enqueue<&sum_rows_kernel<Term, double>>(stream, tiles * slices, block_threads, term, rows, columns, slices, sums);
+  enqueue<&sum_rows_kernel<NumberTerm<double>, T>>(stream, tiles, block_threads, NumberTerm<double>{sums, columns},
+                                                   slices, columns, std::size_t{1}, out);
 }
 
 /// Columns of a row that each thread of `add_to_rows_kernel` has.
@@ -361,8 +360,7 @@ TensorKernels<T> all_tensor_kernels() {
           [](CudaStreamRef stream, Rows x, const T* b, T* out) {
             constexpr std::size_t tile = block_threads * added_columns;
             const std::size_t tiles = (x.columns + tile - 1) / tile;
-            enqueue<&add_to_rows_kernel<T>>(stream, static_cast<unsigned>(x.rows * tiles), block_threads, x.values, b,
-                                            x.columns, tiles, out);
+            enqueue<&add_to_rows_kernel<T>>(stream, x.rows * tiles, block_threads, x.values, b, x.columns, tiles, out);
           },
       .sum_rows =
           [](CudaStreamRef stream, Rows x, double* sums, T* out) {

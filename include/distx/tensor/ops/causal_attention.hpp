@@ -202,7 +202,8 @@ namespace ops {
 /// `x` holds queries, keys and values, (batch, length, 3, heads, size); the result is (batch, length, heads, size). On
 /// each axis `x` is replicated or sharded in the batch (dimension 0) or the heads (3), and so is the result (0 or 2).
 /// Local, stream-ordered, for float and double; in GPU memory by cuBLAS, with memory for one batch item's weights
-/// (heads, length, length).
+/// (heads, length, length). There later tokens are multiplied by 0, so an infinite or NaN value makes the results of
+/// earlier tokens of its head NaN; in the host's memory they do not depend on later tokens.
 /// @throws InvalidArgument if the third extent is not 3
 template <DistributedTensor X>
 [[nodiscard]] auto causal_attention(const X& x, std::source_location location = std::source_location::current()) {

@@ -48,16 +48,17 @@ void drop_elements(HostStream, const Box& box, const Extents<Rank>& whole, doubl
 namespace ops {
 
 /// Returns `x` with each element set to zero with probability `rate`, and the others divided by 1 - rate. Local, on the
-/// host's memory.
+/// host's memory, for float, double, float16 and bfloat16.
 ///
-/// An element's fate depends on `key` and its index in the whole tensor only, so it is the same in every layout, on any
-/// number of ranks, and when a layer is recomputed. The function is linear: the gradient of `x` is `dropout` of the
-/// result's gradient with the same rate and key. `x` may be Partial; then so is the result.
+/// Whether an element is dropped depends on `key` and its index in the whole tensor only, so it is the same in every
+/// layout, on any number of ranks, and when a layer is recomputed. The function is linear: the gradient of `x` is
+/// `dropout` of the result's gradient with the same rate and key. `x` may be Partial; then so is the result.
 /// @param rate  in [0, 1)
 /// @throws InvalidArgument for another rate
 template <DistributedTensor X>
 [[nodiscard]] auto dropout(const X& x, double rate, const DropoutKey& key,
                            std::source_location location = std::source_location::current()) {
+  static_assert(FloatingElement<detail::value_of<X>>, "distx: dropout: the elements are not floating-point numbers");
   using Rule = rules::LinearElementwise;
   if (!(rate >= 0 && rate < 1))
     throw InvalidArgument("invalid rate " + detail::shortest(rate) + ": must be in [0, 1)",

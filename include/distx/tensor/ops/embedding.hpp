@@ -87,7 +87,8 @@ namespace ops {
 /// Ids are integers in [0, v). On each axis one of ids and table is replicated: sharded ids shard the result; a table
 /// that is sharded in its vocabulary (dimension 0) makes the result Partial, one that is sharded in n (dimension 1)
 /// shards the last dimension of the result.
-/// @throws DataError for an id outside [0, v); in GPU memory, where the check would block the host, its row is NaNs
+/// @throws DataError for an id outside [0, v); in GPU memory, where the check would block the host, its row is NaNs, or
+///                   integers with all bits set
 /// @throws InvalidArgument if the operands are on different meshes
 template <DistributedTensor Ids, DistributedTensor Table>
 [[nodiscard]] auto embedding(const Ids& ids, const Table& table,
