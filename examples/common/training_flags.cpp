@@ -16,7 +16,7 @@ void TrainingFlags::describe(CLI::App& app) {
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
   app.add_option("--compress", compress,
-                 "gradients: none, in bf16 or int8, or as matrices of rank 4 by powersgd, after 30 exact steps")
+                 "gradients: none, in bf16 or int8, or as matrices of rank 4 by powersgd, after 30 exact reductions")
       ->check(CLI::IsMember({"none", "bf16", "int8", "powersgd"}))
       ->capture_default_str();
   app.add_option("--optimizer", optimizer, "adamw, muon, lamb or sgd")
