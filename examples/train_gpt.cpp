@@ -55,8 +55,8 @@ void train_rank(distx::AnyCommunicator<> comm, GptSettings own, const GptTask& t
   auto counted = metered.share();
   const auto sizes = own.mesh.sizes(own.training);
   if (own.mesh.pipelined()) {
-    const distx::Mesh<examples::Stages, examples::InStage> all(counted,
-                                                               {sizes.pipeline, counted.size() / sizes.pipeline});
+    const distx::Mesh<examples::Stages, examples::InStage> all(
+        counted, {sizes.pipeline, sizes.data * sizes.context * sizes.model});
     return examples::with_model(own, [&]<class Weight, bool Recompute>() {
       examples::train_in_pipeline<Weight, Recompute>(comm, all, metered, own, task);
     });
