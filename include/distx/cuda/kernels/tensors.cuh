@@ -176,8 +176,8 @@ __global__ void __launch_bounds__(block_threads)
   const std::size_t end = rows * (slice + 1) / slices;
   const unsigned warp = threadIdx.x / 32;
   double sum = 0;
-  if (column < columns)
-    for (std::size_t row = rows * slice / slices + warp; row < end; row += block_threads / 32) sum += term(row, column);
+  for (std::size_t row = rows * slice / slices + warp; column < columns && row < end; row += block_threads / 32)
+    sum += term(row, column);
   auto* const of_warp = static_cast<double*>(block_memory());
   for (unsigned other = 1; other < block_threads / 32; ++other) {
     __syncthreads();

@@ -65,6 +65,7 @@ struct QuantizedBlocks {
  private:
   static constexpr float largest = 127;
   static constexpr float zero_byte = 128;
+  static constexpr float rounded_zero = zero_byte + 0.5F;  // a cast to an integer then rounds
 
   [[nodiscard]] static constexpr std::size_t blocks(std::size_t count) noexcept { return (count + Block - 1) / Block; }
   /// Returns the floats whose bytes hold the scales and 8 bits for each of `count` values.
@@ -86,7 +87,7 @@ struct QuantizedBlocks {
       *to++ = finite ? magnitude / largest : std::bit_cast<float>(~0U);
       for (std::size_t i = begin; i < end; ++i) {
         const float scaled = usable ? from[i] * factor : 0;
-        bytes[i] = static_cast<unsigned char>(scaled + zero_byte + 0.5F);
+        bytes[i] = static_cast<unsigned char>(scaled + rounded_zero);
       }
     }
   }

@@ -249,7 +249,8 @@ class Pipeline {
   }
 
   [[nodiscard]] InFlight& in_flight(int chunk, int micro_batch) {
-    return in_flight_[static_cast<std::size_t>(chunk * schedule_.shape().micro_batches + micro_batch)];
+    return in_flight_[static_cast<std::size_t>(chunk) * static_cast<std::size_t>(schedule_.shape().micro_batches) +
+                      static_cast<std::size_t>(micro_batch)];
   }
   void perform(const Step& step, bool trains) {
     const auto now = [&] { return std::chrono::duration<double>(Clock::now() - begin_).count(); };

@@ -87,7 +87,7 @@ class ScheduleCheck {
   constexpr ScheduleCheck(const pipeline::Shape& shape, int most_alive)
       : shape_(shape),
         most_alive_(most_alive),
-        done_(static_cast<std::size_t>(shape.stages() * shape.micro_batches), 0U),
+        done_(static_cast<std::size_t>(shape.stages()) * static_cast<std::size_t>(shape.micro_batches), 0U),
         input_order_(static_cast<std::size_t>(shape.stages()), 0),
         weight_order_(input_order_),
         sent_(2 * static_cast<std::size_t>(shape.stages())),
@@ -147,7 +147,8 @@ class ScheduleCheck {
   }
   static constexpr unsigned bit(Action action) noexcept { return 1U << static_cast<unsigned>(action); }
   [[nodiscard]] constexpr unsigned& done(int stage, int micro_batch) noexcept {
-    return done_[static_cast<std::size_t>(stage * shape_.micro_batches + micro_batch)];
+    return done_[static_cast<std::size_t>(stage) * static_cast<std::size_t>(shape_.micro_batches) +
+                 static_cast<std::size_t>(micro_batch)];
   }
   /// Whether the action, or for `backward` both of its halves, is done.
   [[nodiscard]] constexpr bool has(int stage, int micro_batch, Action action) noexcept {
