@@ -74,8 +74,8 @@ namespace distx::inline DISTX_ABI::pipeline {
 ///
 /// Outputs and gradients go to the neighbouring stages as messages with the tags 0 to 2 * chunks - 1; sends are
 /// asynchronous. A weight is declared ready once for each micro-batch, without scopes of `micro_batch`: list the
-/// weights with StageUse, or with `.uses` in a ParameterList. An error on one rank revokes the communicator along the
-/// pipeline and the stage's mesh; then the pipeline is of no further use. In the host's memory.
+/// weights with StageUse. An error on one rank revokes the communicator along the pipeline and the stage's mesh; then
+/// the pipeline is of no further use. In the host's memory.
 ///
 ///     distx::Mesh<Pipe, Rest> grid(comm, {2, 4});
 ///     auto& along = grid.along<Pipe>();                           // the ranks that hold the stages

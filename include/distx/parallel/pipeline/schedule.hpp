@@ -51,7 +51,6 @@ struct Shape {
   int micro_batches = 1;
   int chunks = 1;  ///< the stages of each rank
   [[nodiscard]] constexpr int stages() const noexcept { return ranks * chunks; }
-  friend constexpr bool operator==(const Shape&, const Shape&) = default;
 };
 
 }  // namespace distx::inline DISTX_ABI::pipeline
@@ -321,10 +320,6 @@ class Schedule {
   /// ones. For ZB-H1 (Qi et al., 2023) it is (ranks - 1) (forward + backward_input - backward_weight), if
   /// backward_weight exceeds neither of the others.
   [[nodiscard]] double bubble(int rank, const Durations& durations) const { return idle(timeline(durations), rank); }
-
-  friend constexpr bool operator==(const Schedule& a, const Schedule& b) {
-    return a.shape_ == b.shape_ && a.steps_ == b.steps_;
-  }
 
  private:
   [[noreturn]] void reject_shape() const {
