@@ -8,6 +8,7 @@
 #include <distx/parallel/pipeline/tied_weight.hpp>
 #include <distx/tensor.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <mutex>
@@ -422,6 +423,14 @@ TEST_CASE("Pipeline: the micro-batches that keep activations at once are those o
       CHECK(training.memory().activations.held == 0);
       training.step({.learning_rate = 1e-3});
       pipeline.run_forward();
+      const auto timeline = pipeline.timeline();  // of `run`
+      REQUIRE(timeline.size() == static_cast<std::size_t>(ranks));
+      for (int rank = 0; rank < ranks; ++rank) {
+        const auto& made = timeline[static_cast<std::size_t>(rank)];
+        CHECK(std::ranges::equal(made, schedule.steps(rank), {}, &distx::pipeline::Interval::step));
+        CHECK(std::ranges::is_sorted(made, {}, &distx::pipeline::Interval::end));
+        CHECK(made.front().end > 0);
+      }
       CHECK(training.memory().activations.held == 0);
     });
 }

@@ -140,22 +140,19 @@ class Pipeline {
   /// @throws as `run`
   void run_forward(const here& location = here::current()) { run_steps(location, false); }
 
-  [[nodiscard]] const Schedule& schedule() const noexcept { return schedule_; }
-  /// Returns when each rank made each step of the last run, in seconds after its begin. Collective over `along`.
+  /// Returns when each rank made each step of the last `run`, in seconds after its begin. Collective over `along`.
+  /// @pre `run` has returned
   [[nodiscard]] Timeline timeline(const here& location = here::current()) {
-    Timeline all(static_cast<std::size_t>(schedule_.shape().ranks));
+    Timeline all;
     for (int rank = 0; rank < schedule_.shape().ranks; ++rank) {
+      const auto& steps = schedule_.steps(rank);
       std::vector<double> times;
       if (rank == this->rank())
         for (const auto& interval : intervals_) times.insert(times.end(), {interval.begin, interval.end});
-      std::uint64_t count = times.size();
-      broadcast(along_, count, rank, location);
-      times.resize(count);
-      if (count > 0) broadcast(along_, times, rank, location);
-      for (std::size_t i = 0, at = 0; at < count; ++i)
-        if (const auto& step = schedule_.steps(rank)[i];
-            count == 2 * schedule_.steps(rank).size() || is_forward(step.action))
-          all[static_cast<std::size_t>(rank)].push_back({step, times[at], times[at + 1]}), at += 2;
+      times.resize(2 * steps.size());
+      broadcast(along_, times, rank, location);
+      auto& of_rank = all.emplace_back();
+      for (std::size_t i = 0; i < steps.size(); ++i) of_rank.push_back({steps[i], times[2 * i], times[2 * i + 1]});
     }
     return all;
   }
@@ -231,7 +228,7 @@ class Pipeline {
     sent_.clear();
     in_flight_.clear();
     in_flight_.resize(stages_.size() * static_cast<std::size_t>(schedule_.shape().micro_batches));
-    intervals_.clear();
+    if (trains) intervals_.clear();
     begin_ = Clock::now();
     guarded([&] {
       for (const auto& step : schedule_.steps(rank()))
@@ -254,7 +251,7 @@ class Pipeline {
   }
   void perform(const Step& step, bool trains) {
     const auto now = [&] { return std::chrono::duration<double>(Clock::now() - begin_).count(); };
-    intervals_.push_back({step, now()});
+    const double begin = now();
     auto& at = in_flight(step.chunk, step.micro_batch);
     const auto& stage = stages_[static_cast<std::size_t>(step.chunk)];
     switch (step.action) {
@@ -294,7 +291,7 @@ class Pipeline {
         if constexpr (SplitBackward<Stage, Training>) stage.backward_weight(take(at.work), step.micro_batch, training_);
         break;
     }
-    intervals_.back().end = now();
+    if (trains) intervals_.push_back({step, begin, now()});
   }
   [[nodiscard]] int number(const Step& step) const noexcept { return step.chunk * schedule_.shape().ranks + rank(); }
   template <class X>
@@ -353,7 +350,7 @@ class Pipeline {
   here location_{};
   std::vector<InFlight> in_flight_;
   std::list<Sent> sent_;
-  std::vector<Interval> intervals_;
+  std::vector<Interval> intervals_;  // of the last `run`
   Clock::time_point begin_;
 };
 
