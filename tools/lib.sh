@@ -223,12 +223,18 @@ configure() {
   fi
 }
 
-# build FOLDER TARGET…: as many compilers at once as there are cores, and 1.5 GB of memory for each.
-build() {
-  local folder=$1 jobs memory
-  shift
+# As many compilers at once as there are cores, and 1.5 GB of memory for each.
+compilers_at_once() {
+  local jobs memory
   jobs=$(nproc)
   memory=$(awk '/^MemAvailable/ { print int($2 / 1500000) }' /proc/meminfo 2>/dev/null || true)
   if [ -n "$memory" ] && [ "$memory" -lt "$jobs" ]; then jobs=$((memory > 0 ? memory : 1)); fi
-  ninja -C "$folder" -j "$jobs" "$@" </dev/null
+  echo "$jobs"
+}
+
+# build FOLDER TARGET…
+build() {
+  local folder=$1
+  shift
+  ninja -C "$folder" -j "$(compilers_at_once)" "$@" </dev/null
 }

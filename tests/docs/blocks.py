@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Compiles and runs the programs printed in README.md and docs/.
 
-    tests/docs/blocks.py --build FOLDER [--list] [FILE.md…]
+    tests/docs/blocks.py --build FOLDER [--list] [--part K/N] [FILE.md…]
     tests/docs/blocks.py --self-test
 
-A block fenced as ```cpp must compile: it is a whole program, built against this tree and run. A block fenced as ```c++ is
+A block fenced as ```cpp must compile: it is a whole program, built against this tree and run. Those of README.md are built in the
+header-only form, others in the compiled form with the libraries in FOLDER, a third of the work. A block fenced as ```c++ is
 a fragment that is only shown. HTML comments directly before a ```cpp fence, invisible to the reader, say more:
 
     <!-- ranks: 2 -->             run under mpirun with 2 ranks (implies needs: mpi)
@@ -17,7 +18,7 @@ a fragment that is only shown. HTML comments directly before a ```cpp fence, inv
     <!-- file: a.hpp -->          not a program: a file for a later program of this page, which names it by `with`
     <!-- with: a.hpp b.cpp -->    these files are next to the program; the .cpp files are compiled with it
 
-The status is 0 only if every block passed and at least one program was built.
+The status is 0 only if every block passed and at least one program was built. --part 1/3 to 3/3 have each page with programs once.
 """
 import argparse
 import os
@@ -87,6 +88,13 @@ def whole(block, last):
     return pattern.sub(lambda _: text, last), None
 
 
+def compiled_form(build, vendors):
+    """The flags of the compiled form, with the libraries of the core and of these vendors."""
+    libraries = (os.path.join(build, "include", "distx", "compiled", f"libdistx{name}.a")
+                 for name in ("", *(f"-{vendor}" for vendor in vendors)))
+    return ["-DDISTX_COMPILED=extern", "-Wl,--start-group", *filter(os.path.exists, libraries), "-Wl,--end-group"]
+
+
 def check(block, text, files, compiler, build, folder):
     """None if the block passes, 'absent' if a vendor is missing, otherwise what is wrong."""
     unknown = {name for name, _ in block.notes} - KEYS
@@ -102,10 +110,12 @@ def check(block, text, files, compiler, build, folder):
     needed = set(" ".join(block.all("needs")).split()) | ({"mpi"} if ranks else set())
     flags = []
     for vendor in sorted(needed):
-        more = compilers.vendor_flags(build, vendor, libraries=True)
+        more = compilers.vendor_flags(build, vendor, libraries=True) if build else None
         if more is None:
             return "absent"
         flags += more
+    if build and not block.where.startswith("README.md:"):
+        flags = compiled_form(build, sorted(needed | ({"cuda"} if "nccl" in needed else set()))) + flags
     source, program = os.path.join(folder, "block.cpp"), os.path.join(folder, "block")
     with open(source, "w", encoding="utf-8") as file:
         file.write(text)
@@ -201,7 +211,7 @@ def self_test(compiler):
     }
     failed = 0
     for name, (text, built, sentence) in cases.items():
-        good, _, wrong = check_pages({name: text}, compiler, "/nonexistent")
+        good, _, wrong = check_pages({name: text}, compiler, None)
         if good != built or ((wrong != []) if sentence is None else not any(sentence in line for line in wrong)):
             failed += 1
             print(f"self-test '{name}' failed: expected {built} and {sentence!r}, got {good} and {wrong}")
@@ -210,8 +220,9 @@ def self_test(compiler):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default=".")
+    parser.add_argument("--build")
     parser.add_argument("--list", action="store_true", help="only name the programs")
+    parser.add_argument("--part", default="1/1", help="which pages")
     parser.add_argument("--self-test", action="store_true")
     parser.add_argument("files", nargs="*")
     options = parser.parse_args()
@@ -222,6 +233,8 @@ def main():
     for path in options.files or pages():
         with open(path, encoding="utf-8") as file:
             texts[os.path.relpath(path, compilers.ROOT)] = file.read()
+    part, parts = map(int, options.part.split("/"))
+    texts = dict([(name, text) for name, text in texts.items() if any(blocks(name, text))][part - 1::parts])
     if options.list:
         for name, text in texts.items():
             for block in blocks(name, text):

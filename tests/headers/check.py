@@ -8,7 +8,10 @@
     tests/headers/check.py self-test --compiler g++|clang++
 
 A header that only a missing vendor's code includes is left out, and the output names it; so is one that nvcc alone
-compiles. What a header includes before anything else is compiled alone with it, and not once more.
+compiles.
+
+Of headers that include each other, one after the other, one file is made that includes first the header that includes none
+of the others, last the one that includes all: each sees what it would see alone, since what comes before it is what it includes.
 """
 import argparse
 import os
@@ -29,8 +32,8 @@ SLOW = ("torch", "torch_cuda")
 # How a program sees the headers that declare the compiled part.
 DECLARES = "-DDISTX_COMPILED=extern"
 
-# Of a header that includes another of distx before anything else, the other's path.
-BEGINNING = re.compile(r"(?:\s|//.*\n|#pragma once\n)*#include [<\"]distx/([^>\"]+)")
+# The includes of a header before anything else.
+INCLUDES = re.compile(r"(?:\s|//.*\n|#pragma once\n|#include .*\n)*")
 
 
 def compile_text(compiler, text, flags):
@@ -65,34 +68,55 @@ def usable(root, build, but=()):
         yield header, [*flags, *([DECLARES] if re.search(r"/detail/compiled\w*\.hpp$", header) else [])]
 
 
-def chain(root, header):
-    """The header, what it begins with, what that begins with, and so on."""
-    found = []
-    while header not in found:
-        found.append(header)
+def included(root, header, known):
+    """The headers that a header includes before anything else, and those that they include."""
+    if header not in known:
+        known[header] = set()
         with open(os.path.join(root, "include", "distx", header), encoding="utf-8") as file:
-            begins_with = BEGINNING.match(file.read())
-        if begins_with:
-            header = begins_with.group(1)
+            beginning_of = INCLUDES.match(file.read()).group()
+        for other in re.findall(r"#include [<\"]distx/([^>\"]+)", beginning_of):
+            known[header] |= {other} | included(root, other, known)
+    return known[header]
+
+
+def chains(includes):
+    """The headers in as few lists as there can be, in each of which a header includes all before it: a matching of
+    headers with headers that include them (Fulkerson, 1956)."""
+    after, before = {}, {}
+
+    def extend(header, tried):
+        for larger in includes:
+            if header in includes[larger] and larger not in tried:
+                tried.add(larger)
+                if larger not in before or extend(before[larger], tried):
+                    before[larger], after[header] = header, larger
+                    return True
+        return False
+
+    for header in includes:
+        extend(header, set())
+    found = []
+    for header in includes:
+        if header not in before:
+            found.append([header])
+            while found[-1][-1] in after:
+                found[-1].append(after[found[-1][-1]])
     return found
 
 
 def compiled_alone(root, build):
-    """Returns what is compiled: a header, those that it begins with, and flags."""
-    chains = {header: (chain(root, header), flags) for header, flags in usable(root, build)}
-    found, checked = [], set()
-    # The longest first: it saves the most.
-    for header, (headers, flags) in sorted(chains.items(), key=lambda item: -len(item[1][0])):
-        if header not in checked:
-            checked.update(headers)
-            found.append((header, headers, flags))
-    return found
+    """Returns what is compiled: headers in this order, and flags."""
+    flags, known = dict(usable(root, build)), {}
+    includes = {header: included(root, header, known) for header in flags}
+    declaring = {header for header in flags if DECLARES in flags[header]}
+    usual = {header: includes[header] - declaring for header in includes if header not in declaring}
+    return [(headers, flags[headers[-1]]) for headers in chains(usual) + [[header] for header in sorted(declaring)]]
 
 
 def alone(compiler, root, build, part=slice(None)):
     failed = 0
-    for header, headers, flags in compiled_alone(root, build)[part]:
-        text = "".join(f"#include <distx/{name}>\n" for name in [header, *headers])
+    for headers, flags in compiled_alone(root, build)[part]:
+        text = "".join(f"#include <distx/{name}>\n" for name in 2 * headers)
         done = compile_text(compiler, text, ["-I", os.path.join(root, "include"), *flags, "-fsyntax-only"])
         if done.returncode:
             failed += 1
