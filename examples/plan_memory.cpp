@@ -25,9 +25,9 @@ std::string readable(std::uint64_t bytes) {
 }
 
 void print_table(std::uint64_t parameters, std::uint64_t ranks, const distx::BytesPerParameter& bytes,
-                 bool share_memory) {
+                 const distx::PlanOptions& options) {
   const auto planned = [&](std::uint64_t count, int stage) {
-    return distx::plan(parameters, count, stage, bytes, {.map_weights = share_memory});
+    return distx::plan(parameters, count, stage, bytes, options);
   };
   fmt::print("Memory of one rank, without activations and buffers in flight\n\n{:>10}", "ranks");
   for (int stage = 0; stage <= 3; ++stage) fmt::print("{:>12}", fmt::format("stage {}", stage));
@@ -40,23 +40,24 @@ void print_table(std::uint64_t parameters, std::uint64_t ranks, const distx::Byt
     fmt::print("\n");
   }
   fmt::print("\nOn {} rank{}:\n\n{:>10}{:>12}{:>12}{:>12}{:>12}{:>16}\n", ranks, ranks == 1 ? "" : "s", "stage",
-             "weights", "gradients", "optimizer", "total", "sent per step");
+             "weights", "gradients", options.offload ? "offloaded" : "optimizer", "total", "sent per step");
   for (int stage = 0; stage <= 3; ++stage) {
     const auto plan = planned(ranks, stage);
     fmt::print("{:>10}{:>12}{:>12}{:>12}{:>12}{:>16}\n", stage, readable(plan.weights), readable(plan.gradients),
-               readable(plan.optimizer), readable(plan.total()), readable(plan.sent));
+               readable(plan.optimizer + plan.offloaded), readable(plan.total()), readable(plan.sent));
   }
 }
 
 nlohmann::json as_json(std::uint64_t parameters, std::uint64_t ranks, const std::string& precision,
-                       const distx::BytesPerParameter& bytes, bool share_memory) {
+                       const distx::BytesPerParameter& bytes, const distx::PlanOptions& options) {
   nlohmann::json stages = nlohmann::json::array();
   for (int stage = 0; stage <= 3; ++stage) {
-    const auto plan = distx::plan(parameters, ranks, stage, bytes, {.map_weights = share_memory});
+    const auto plan = distx::plan(parameters, ranks, stage, bytes, options);
     stages.push_back({{"stage", stage},
                       {"weights", plan.weights},
                       {"gradients", plan.gradients},
                       {"optimizer", plan.optimizer},
+                      {"offloaded", plan.offloaded},
                       {"total", plan.total()},
                       {"sent", plan.sent}});
   }
@@ -70,7 +71,7 @@ int main(int argc, char** argv) {
   double parameters = 0;
   std::uint64_t ranks = 1;
   std::string precision = "f32";
-  bool share_memory = false;
+  distx::PlanOptions options;
   bool json = false;
   const auto whole = [](const std::string& text) -> std::string {
     double value = 0;
@@ -94,16 +95,18 @@ int main(int argc, char** argv) {
   app.add_option("--precision", precision, "f32, or mixed: 2 bytes for weights and gradients, float32 in the optimizer")
       ->check(CLI::IsMember({"f32", "mixed"}))
       ->capture_default_str();
-  app.add_flag("--share-memory", share_memory,
+  app.add_flag("--share-memory", options.map_weights,
                "the ranks are threads or use shared memory: at stage 3 they send no weights");
+  app.add_flag("--offload", options.offload,
+               "optimizer states and master weights are in files, or of GPUs in host memory: the total excludes them");
   app.add_flag("--json", json, "print one JSON object with the bytes of each stage instead of tables");
 
   return examples::run(app, argc, argv, [&] {
     const auto bytes = precision == "mixed" ? distx::mixed_precision<> : distx::full_precision<>;
     const auto number = static_cast<std::uint64_t>(parameters);
     if (json)
-      fmt::print("{}\n", as_json(number, ranks, precision, bytes, share_memory).dump(2));
+      fmt::print("{}\n", as_json(number, ranks, precision, bytes, options).dump(2));
     else
-      print_table(number, ranks, bytes, share_memory);
+      print_table(number, ranks, bytes, options);
   });
 }

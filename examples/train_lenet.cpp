@@ -149,8 +149,9 @@ void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& 
     return loss;
   };
 
-  auto at = settings.checkpoint.begin(*training, sampler), next = at;  // after the last step, and after the present one
-  auto steps_before = at.steps;                                        // this program
+  auto at = settings.checkpoint.begin(comm, *training, sampler),
+       next = at;                // after the last step, and after the present one
+  auto steps_before = at.steps;  // this program
   // Ranks that join, which are the last ones, continue where the others are.
   const auto agree = [&] {
     if (!settings.training.elastic) return;

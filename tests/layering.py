@@ -75,7 +75,9 @@ SYSTEM = {
 POSIX = {
     "core/detail/made_here.hpp": ("pthread.h", "unistd.h"),
     "posix/descriptor.hpp": ("fcntl.h", "unistd.h"),
+    "posix/mapping.hpp": ("sys/mman.h",),
     "posix/process.hpp": ("signal.h",),
+    "posix/unnamed_file.hpp": ("fcntl.h",),
 }
 
 STANDARD = set("""

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <map>
 #include <optional>
 
 #include <fmt/core.h>
@@ -13,6 +14,7 @@
 #include <distx/comm.hpp>
 #include <distx/comm/decorators/metered.hpp>
 #include <distx/optim/schedule.hpp>
+#include <distx/parallel/layers/experts.hpp>
 #include <distx/tensor.hpp>
 #include <distx/training.hpp>
 
@@ -76,11 +78,21 @@ struct GptSettings {
   CLI::Option* bucket_option = nullptr;
   std::string calibration;
   bool plan = false;
+  bool plan_meshes = false;
   double memory_limit = std::numeric_limits<double>::infinity();  // MiB
   double replay_seconds = 1;
   Neighbor* neighbor = nullptr;                         // of a fake rank with a calibration
   std::function<void(const FakeStep&)> on_fake_step{};  // of a fake rank
 
+  /// The experts that the flags describe.
+  [[nodiscard]] GptExperts experts() const {
+    if (mesh.experts == 0) return {};
+    auto routers = std::make_shared<distx::layers::RouterSettings>();
+    routers->experts_per_token = mesh.experts_per_token;
+    if (mesh.capacity) routers->capacity = *mesh.capacity;
+    routers->balance = mesh.balance;
+    return {mesh.experts, std::move(routers)};
+  }
   /// Returns the length of the sequences that are learnt from.
   [[nodiscard]] std::size_t length(const GptShape& shape) const { return context.value_or(shape.context); }
   void describe(CLI::App& app) {
@@ -153,6 +165,9 @@ struct GptSettings {
                      "compare the stages of ZeRO, and sizes of micro-batches and buckets, by prediction")
             ->needs(fake_option)
             ->needs(calibration_option);
+    app.add_flag("--plan-meshes", plan_meshes,
+                 "compare meshes and recomputation instead, with the same sequences in a step of all ranks")
+        ->needs(plan_option);
     app.add_option("--memory-limit", memory_limit, "MiB of a rank's training above which --plan marks a candidate")
         ->needs(plan_option)
         ->check(CLI::PositiveNumber);
@@ -262,17 +277,20 @@ double held_out_loss(distx::AnyCommunicator<>& comm, PipelinedGpt<Weight, Split,
 /// At rank 0, which gets the weights stage by stage.
 template <class Weight, class Split, bool Recompute, class Training>
 std::string weights_hash(PipelinedGpt<Weight, Split, Recompute, Training>& model, Training& training) {
-  const auto scope = training.evaluate();
   WeightsHash hash;
   auto& along = model.along();
+  std::map<std::string, std::vector<Weight>> own;
+  training.for_each_full_weight([&](const std::string& name, const auto& values) {
+    const auto* const begin = static_cast<const Weight*>(values.data());
+    own[name].assign(begin, begin + values.size());
+  });
   for (const auto& stage : model.stages())
     for (int owner = 0; owner < along.size(); ++owner) {
       std::vector<Weight> weights;
       if (owner == along.rank())
         stage.model().for_each_parameter([&](const auto& parameter) {
-          const auto scope_of_weight = training.unshard(parameter);
-          const auto whole = distx::gather(parameter, 0);
-          if (!stage.is_copy(parameter)) weights.insert(weights.end(), whole.values().begin(), whole.values().end());
+          const auto& whole = own.at(parameter.name());
+          if (!stage.is_copy(parameter)) weights.insert(weights.end(), whole.begin(), whole.end());
         });
       std::uint64_t size = weights.size();
       distx::broadcast(along, size, owner);
@@ -285,25 +303,21 @@ std::string weights_hash(PipelinedGpt<Weight, Split, Recompute, Training>& model
   return hash.text();
 }
 
-/// At rank 0.
-template <class Weight, class Split, bool Recompute, class Training>
-std::string weights_hash(const MeshGpt<Weight, Split, Recompute>& model, Training& training) {
-  const auto scope = training.evaluate();
+template <class Weight, class Split, bool Recompute, class Mlp, class Training>
+std::string weights_hash(const MeshGpt<Weight, Split, Recompute, Mlp>& model, Training& training) {
+  using Space = typename Training::space;
+  const auto stream = model.mesh().template stream<Space>();
   WeightsHash hash;
-  model.for_each_parameter([&](const auto& parameter) {
-    const auto weights = training.unshard(parameter);
-    const auto whole = distx::gather<distx::Host>(parameter, 0);
-    hash.add(std::span(whole.values().data(), whole.values().size()));
+  training.for_each_full_weight([&](const std::string&, const auto& values) {
+    std::vector<Weight> here(values.size());
+    const distx::Span<const Weight, Space> whole(static_cast<const Weight*>(values.data()), values.size());
+    copy(stream, distx::Span<Weight>(here), whole);  // the space's
+    stream.synchronize();
+    hash.add(std::span<const Weight>(here));
   });
   return hash.text();
 }
 
-/// A pipeline writes none: its stages expect batches of one size.
-template <class Weight, class Split, bool Recompute, class Training>
-std::string write_sample(PipelinedGpt<Weight, Split, Recompute, Training>&, Training&, const Corpus&,
-                         const GptSettings&) {
-  return {};
-}
 template <class Model, class Training>
 std::string write_sample(Model& model, Training& training, const Corpus& corpus, const GptSettings& settings) {
   const auto scope = training.evaluate();
@@ -371,15 +385,14 @@ bool train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
                                            .shuffle = !settings.in_order,
                                            .seed = settings.seed,
                                            .remainder = distx::Remainder::drop,
-                                           .blocks = settings.training.reproducible});
+                                           .blocks = settings.training.reproducible || settings.mesh.experts > 0});
   const distx::DataLoader loader(sampler,
                                  [&](std::span<const std::size_t> batch) {
                                    return micro_batches(batch, settings.training.accumulate,
                                                         [&](auto numbers) { return corpus.batch(numbers, length); });
                                  },
                                  {.workers = 0});
-  if constexpr (requires { model.logits({}, length, training); })
-    if (!settings.logits.empty()) write_logits(comm, model, training, corpus, length, settings.logits);
+  if (!settings.logits.empty()) write_logits(comm, model, training, corpus, length, settings.logits);
   const auto sent_at_first = metered.ledger();
 
   const bool speaks = comm.rank() == 0;
@@ -393,7 +406,7 @@ bool train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
   const auto rate =
       distx::schedules::warm_up(warm_up, distx::schedules::cosine(settings.training.rate(), settings.steps - warm_up));
   std::vector<double> losses;
-  auto at = settings.checkpoint.begin(training, sampler);
+  auto at = settings.checkpoint.begin(comm, training, sampler);
   while (at.steps < settings.steps) {
     auto epoch = loader.epoch(at.data);
     while (at.steps < settings.steps) {
@@ -455,17 +468,31 @@ void make_fake_steps(distx::AnyCommunicator<>& data, const GptSettings& settings
   settings.on_fake_step(made);
 }
 
+/// A MeshGpt with experts, if an axis shards them.
+template <class Weight, class Split, bool Recompute>
+struct OfSplit {
+  using type = MeshGpt<Weight, Split, Recompute>;
+};
+template <class Weight, class Split, bool Recompute>
+  requires(!std::is_void_v<typename Split::experts>)
+struct OfSplit<Weight, Split, Recompute> {
+  using type = MeshGpt<Weight, Split, Recompute, distx::layers::ParallelExperts<Weight, Split>>;
+};
+
 /// Trains a model that is split over a mesh.
 /// @tparam Policies  of the training, with the memory of its weights
 /// @param mesh  of the communicator that `metered` is
 /// @param data  the ranks that batches are split over, for numbers on the host
-template <class Weight, bool Recompute, class... Policies, class Metered>
-void train_on_mesh(distx::AnyCommunicator<>& comm, const Grid& mesh, distx::AnyCommunicator<>& data,
+template <class Weight, bool Recompute, class... Policies, class MeshT, class Metered>
+void train_on_mesh(distx::AnyCommunicator<>& comm, const MeshT& mesh, distx::AnyCommunicator<>& data,
                    const Metered& metered, const GptSettings& settings, const GptTask& task) {
   using Training = std::conditional_t<sizeof(Weight) == 2, MeshTraining<Policies..., distx::Precision<Weight>>,
                                       MeshTraining<Policies...>>;
-  using Split = distx::layers::TensorParallel<Grid, Data, Model, false, typename Training::space, Context>;
-  MeshGpt<Weight, Split, Recompute> model(mesh, task.shape, settings.seed, {.untied = settings.mesh.untied});
+  constexpr bool has_experts = std::same_as<MeshT, GridOfExperts>;
+  using Split = distx::layers::TensorParallel<MeshT, Data, Model, false, typename Training::space, Context,
+                                              std::conditional_t<has_experts, Experts, void>>;
+  typename OfSplit<Weight, Split, Recompute>::type model(mesh, task.shape, settings.seed,
+                                                         {.untied = settings.mesh.untied}, settings.experts());
   distx::TensorParameterList<typename Training::space> parameters;
   WeightCounts weights;
   model.for_each_parameter([&](const auto& parameter) {
@@ -481,12 +508,15 @@ void train_on_mesh(distx::AnyCommunicator<>& comm, const Grid& mesh, distx::AnyC
 /// @param all  the mesh of `comm`
 template <class Weight, bool Recompute>
 void train_in_pipeline(distx::AnyCommunicator<>& comm, const distx::Mesh<Stages, InStage>& all,
-                       const distx::Metered<distx::AnyCommunicator<>>& metered, const GptSettings& settings,
+                       const distx::Metered<distx::AnyCommunicator<>>& metered, GptSettings settings,
                        const GptTask& task) {
   using Training = std::conditional_t<sizeof(Weight) == 2, MeshTraining<distx::Precision<Weight>>, MeshTraining<>>;
   using Split = distx::layers::TensorParallel<Grid, Data, Model, false, distx::Host, Context>;
   const auto sizes = settings.mesh.sizes(settings.training);
   auto& along = all.along<Stages>();
+  settings.checkpoint.stage = along.rank();
+  settings.checkpoint.stages = along.size();
+  settings.checkpoint.leads_stage = all.along<InStage>().rank() == 0;
   const Grid mesh(all.along<InStage>(), sizes.grid());
   PipelinedGpt<Weight, Split, Recompute, Training> model(
       along, mesh, task.shape, settings.seed,
@@ -499,6 +529,10 @@ void train_in_pipeline(distx::AnyCommunicator<>& comm, const distx::Mesh<Stages,
     return make_fake_steps(mesh.along<Data>(), settings, task.corpus, model, training, weights, metered);
   train(comm, mesh.along<Data>(), settings, task.corpus, model, training, weights, metered);
 }
+
+/// Trains a model of experts that is split over a mesh. Collective.
+void train_gpt_of_experts(distx::AnyCommunicator<>& comm, const distx::Metered<distx::AnyCommunicator<>>& metered,
+                          const GptSettings& settings, const GptTask& task);
 
 /// Calls f<Weight, Recompute>() with what the flags choose.
 template <class F>

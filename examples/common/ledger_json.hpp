@@ -25,9 +25,13 @@ inline nlohmann::json ledger_json(const distx::observe::MemoryLedger& ledger) {
   const auto one = [](const distx::observe::MemoryLedger::Use& use) {
     return nlohmann::json{{"held", use.held}, {"peak", use.peak}};
   };
-  return {{"weights", one(ledger.weights)},         {"gradients", one(ledger.gradients)},
-          {"optimizer", one(ledger.optimizer)},     {"in_flight", one(ledger.in_flight)},
-          {"activations", one(ledger.activations)}, {"total", one(ledger.total)}};
+  return {{"weights", one(ledger.weights)},
+          {"gradients", one(ledger.gradients)},
+          {"optimizer", one(ledger.optimizer)},
+          {"in_flight", one(ledger.in_flight)},
+          {"activations", one(ledger.activations)},
+          {"offloaded", one(ledger.offloaded)},
+          {"total", one(ledger.total)}};
 }
 
 }  // namespace examples

@@ -87,7 +87,8 @@ distx::TrainingPlan plan(const TrainingFlags& flags, const WeightCounts& weights
     return count == 0 ? distx::TrainingPlan{}
                       : distx::plan(count, static_cast<std::uint64_t>(ranks), flags.zero, bytes,
                                     {.map_weights = share_memory && !flags.gather_weights,
-                                     .sent_gradient_bytes = flags.compress == "bf16" ? 2U : 0U});
+                                     .sent_gradient_bytes = flags.compress == "bf16" ? 2U : 0U,
+                                     .offload = flags.offload || !flags.state_folder.empty()});
   };
   return with_optimizer(flags, [&](const auto& optimizer) {
     if constexpr (requires { optimizer.matrices; })

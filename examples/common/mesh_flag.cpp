@@ -27,8 +27,8 @@ int take(std::string_view& text, std::string_view name) {
 void MeshFlag::describe(CLI::App& app) {
   auto* mesh = app.add_option("--mesh", text,
                               "mesh of ranks that batches and weights are split over, such as data=2,model=2; with "
-                              "context=2 between them sequences are too, with pipeline=2 before them blocks [default: "
-                              "only batches]");
+                              "context=2 between them sequences are too, with experts=2 after data experts, with "
+                              "pipeline=2 before them blocks [default: only batches]");
   app.add_option("--schedule", schedule, "of the pipeline's micro-batches: gpipe, 1f1b, interleaved or zb-h1")
       ->needs(mesh)
       ->check(CLI::IsMember({"gpipe", "1f1b", "interleaved", "zb-h1"}))
@@ -38,6 +38,21 @@ void MeshFlag::describe(CLI::App& app) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.add_flag("--untied", untied, "the output layer does not share the embedding's table")->needs(mesh);
+  auto* of_experts = app.add_option("--experts", experts, "experts of each block, instead of one MLP for all tokens")
+                         ->needs(mesh)
+                         ->check(CLI::Range(1, 100000));
+  app.add_option("--experts-per-token", experts_per_token, "experts that each token passes")
+      ->needs(of_experts)
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app.add_option("--capacity", capacity,
+                 "tokens that an expert takes from a rank, as a multiple of their mean number [default: all]")
+      ->needs(of_experts)
+      ->check(CLI::PositiveNumber);
+  app.add_option("--balance", balance, "weight of the loss that is 1 where experts get equally many tokens")
+      ->needs(of_experts)
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
 }
 
 std::variant<distx::pipeline::Schedule, distx::pipeline::SplitSchedule> MeshFlag::schedule_of(int ranks,
@@ -60,21 +75,26 @@ MeshSizes MeshFlag::sizes(const TrainingFlags& training) const {
   };
   if (pipelined()) sizes.pipeline = next("pipeline");
   sizes.data = next("data");
+  if (left.starts_with("experts")) sizes.experts = next("experts");
   if (left.starts_with("context")) sizes.context = next("context");
   valid = valid && !left.empty();
   sizes.model = valid ? take(left, "model") : 0;
   if (sizes.model == 0 || !left.empty())
     throw distx::InvalidArgument("invalid --mesh " + text +
                                  ": give data=2,model=2, the numbers of ranks that batches and weights are split over, "
-                                 "or pipeline=2,data=2,context=2,model=2");
+                                 "or pipeline=2,data=2,context=2,model=2, or data=2,experts=2,context=2,model=2");
+  if (sizes.experts > 1 && experts == 0)
+    throw distx::InvalidArgument("--mesh " + text + " shards experts, which the model has none of: give --experts");
+  if (experts > 0 && pipelined())
+    throw distx::InvalidArgument("--experts does not support pipelines: omit it, or pipeline= of --mesh");
+  if (experts > 0 && experts_per_token > experts)
+    throw distx::InvalidArgument("--experts-per-token " + std::to_string(experts_per_token) + " exceeds --experts " +
+                                 std::to_string(experts) + ": choose fewer");
   if (pipelined()) static_cast<void>(schedule_of(sizes.pipeline, static_cast<int>(training.accumulate)));
   if (training.reproducible)
     throw distx::InvalidArgument("--mesh does not support --reproducible: leave one of them out");
-  if (training.compress != "none")
-    throw distx::InvalidArgument("--mesh does not support --compress: leave one of them out");
-  if (training.optimizer != "adamw" && training.optimizer != "sgd")
-    throw distx::InvalidArgument("--mesh does not support --optimizer " + training.optimizer +
-                                 ", which needs whole weights: use --optimizer adamw or sgd");
+  if (training.compress != "none" && training.compress != "bf16")
+    throw distx::InvalidArgument("--mesh does not support --compress " + training.compress + ": use --compress bf16");
   return sizes;
 }
 

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -22,16 +24,25 @@ template <class... Policies>
 class MeshTraining {
   using Clock = std::chrono::steady_clock;
 
+  using Compression = distx::Compress<distx::bfloat16>;
+
   template <class F>
   decltype(auto) with_inner(F&& f) {
     return std::visit(f, inner_);
   }
 
  public:
+  template <class... More>
+  using With = distx::MeshParallel<Data, distx::ZeRO<distx::Dynamic>, More..., Policies...>;
   /// With one micro-batch a step, or several.
-  using Whole = distx::MeshParallel<Data, distx::ZeRO<distx::Dynamic>, Policies...>;
+  using Whole = With<>;
+  using Parts = With<distx::Accumulate<distx::Sharded>>;
   using space = typename Whole::space;
-  using Parts = distx::MeshParallel<Data, distx::ZeRO<distx::Dynamic>, distx::Accumulate<distx::Sharded>, Policies...>;
+  /// Whether gradients can be compressed: those of float weights in the host's memory.
+  static constexpr bool compresses = sizeof...(Policies) == 0;
+
+  using CompressedWhole = With<Compression>;
+  using CompressedParts = With<distx::Accumulate<distx::Sharded>, Compression>;
 
   template <class Training>
   explicit MeshTraining(Training inner) : inner_(std::move(inner)) {}
@@ -56,8 +67,10 @@ class MeshTraining {
   [[nodiscard]] std::shared_ptr<void> micro_batch(const distx::MicroBatchIndex& which) {
     charge(times_.compute);
     std::shared_ptr<void> scope;
-    if (auto* const parts = std::get_if<Parts>(&inner_))
-      scope = std::make_shared<decltype(parts->micro_batch(which))>(parts->micro_batch(which));
+    with_inner([&]<class Inner>(Inner& inner) {
+      if constexpr (!std::same_as<Inner, Whole> && !std::same_as<Inner, CompressedWhole>)
+        scope = std::make_shared<decltype(inner.micro_batch(which))>(inner.micro_batch(which));
+    });
     charge(times_.communication);
     return scope;
   }
@@ -79,6 +92,11 @@ class MeshTraining {
       inner.gather_weights();
       charge(times_.communication);
     });
+  }
+  /// Passes every weight whole. Collective.
+  template <class F>
+  void for_each_full_weight(F&& f) {
+    with_inner([&](auto& inner) { inner.for_each_full_weight(f); });
   }
   /// Saves a checkpoint; the time belongs to no step. Collective.
   void save(const std::filesystem::path& directory, const distx::checkpoint::SaveOptions& options) {
@@ -102,7 +120,9 @@ class MeshTraining {
     sum += std::chrono::duration<double>(now - std::exchange(last_, now)).count();
   }
 
-  std::variant<Whole, Parts> inner_;
+  std::conditional_t<compresses, std::variant<Whole, Parts, CompressedWhole, CompressedParts>,
+                     std::variant<Whole, Parts>>
+      inner_;
   StepTimes times_;
   Clock::time_point last_ = Clock::now();
 };
@@ -111,19 +131,26 @@ class MeshTraining {
 /// @tparam Training  a MeshTraining
 /// @param stages  the ranks that hold the other stages of a pipeline, or null
 /// @pre MeshFlag::sizes has seen the flags
-template <class Training>
-Training make_mesh_training(const Grid& mesh, const distx::TensorParameterList<typename Training::space>& parameters,
+template <class Training, class MeshT>
+Training make_mesh_training(const MeshT& mesh, const distx::TensorParameterList<typename Training::space>& parameters,
                             const TrainingFlags& flags,
                             distx::AnyCommunicator<typename Training::space>* stages = nullptr) {
   return with_optimizer(flags, [&]<class Optimizer>(const Optimizer& optimizer) -> Training {
-    if constexpr (!distx::ElementwiseOptimizer<Optimizer>)
-      throw distx::Error("this optimizer looks at whole weights");
-    else if (stages != nullptr)
-      return Training(typename Training::Whole(mesh, parameters, optimizer, options_of(flags), *stages));
-    else if (flags.accumulate == 1)
-      return Training(typename Training::Whole(mesh, parameters, optimizer, options_of(flags)));
-    else
-      return Training(typename Training::Parts(mesh, parameters, optimizer, options_of(flags)));
+    const bool whole = stages != nullptr || flags.accumulate == 1;
+    const auto make = [&]<class Inner>(std::type_identity<Inner>) {
+      return Training(stages != nullptr ? Inner(mesh, parameters, optimizer, options_of(flags), *stages)
+                                        : Inner(mesh, parameters, optimizer, options_of(flags)));
+    };
+    if constexpr (!distx::detail::UpdatesIn<Optimizer, typename Training::space>) {
+      throw distx::Error("this optimizer needs whole weights, in the host's memory");
+    } else {
+      if constexpr (Training::compresses)
+        if (flags.compress != "none")
+          return whole ? make(std::type_identity<typename Training::CompressedWhole>())
+                       : make(std::type_identity<typename Training::CompressedParts>());
+      return whole ? make(std::type_identity<typename Training::Whole>())
+                   : make(std::type_identity<typename Training::Parts>());
+    }
   });
 }
 

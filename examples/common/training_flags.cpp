@@ -33,6 +33,9 @@ void TrainingFlags::describe(CLI::App& app) {
       ->capture_default_str();
   app.add_flag("--gather-weights", gather_weights,
                "at stage 3, gather weights also where ranks share memory and could map them");
+  app.add_option("--state-folder", state_folder,
+                 "folder for files of optimizer states and master weights [default: they are in memory]");
+  app.add_flag("--offload", offload, "with --device cuda, keep optimizer states and master weights in host memory");
 }
 
 void TrainingFlags::check(const std::string& batch_flag, std::size_t batch) const {

@@ -24,6 +24,8 @@ struct TrainingFlags {
   std::optional<double> learning_rate{};
   std::size_t bucket_kib = 256;
   bool gather_weights = false;                  ///< at stage 3, also where ranks share memory
+  std::string state_folder{};                   ///< of files for optimizer states; empty: they are in memory
+  bool offload = false;                         ///< keeps what a GPU's optimizer needs in host memory
   bool elastic = false;                         ///< continues on fewer ranks; only where a program offers it
   bool reproducible = false;                    ///< one result at any number of ranks; only where a program offers it
   std::map<std::string, double> usual_rates{};  ///< by optimizer, for this model

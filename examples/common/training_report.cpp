@@ -67,6 +67,7 @@ nlohmann::json TrainingCost::json(const TrainingFlags& flags, const WeightCounts
        {{"weights", planned.weights},
         {"gradients", planned.gradients},
         {"optimizer", planned.optimizer},
+        {"offloaded", planned.offloaded},
         {"total", planned.total()},
         {"sent", planned.sent}}},
       {"traffic", ledger_json(traffic)}};

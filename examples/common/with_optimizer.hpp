@@ -21,7 +21,9 @@ inline distx::DataParallelOptions options_of(const TrainingFlags& flags) {
   return {.bucket_bytes = flags.bucket_kib << 10,
           .stage = flags.zero,
           .clip_norm = flags.clip,
-          .map_weights = !flags.gather_weights};
+          .map_weights = !flags.gather_weights,
+          .state_folder = flags.state_folder,
+          .offload = flags.offload};
 }
 
 }  // namespace examples

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <distx/parallel/layers/embedding.hpp>
+#include <distx/parallel/layers/experts/routing.hpp>
 #include <distx/parallel/layers/recomputed.hpp>
 #include <distx/parallel/layers/transformer_block.hpp>
 #include <distx/tensor/ops/cross_entropy.hpp>
@@ -32,7 +33,13 @@ struct FirstWeights {
 template <class A, class B, class C, class D>
 FirstWeights(A, B, C, D) -> FirstWeights<A, B, C, D>;
 
-/// Returns the number of weights of a MeshGpt in all of its parts.
+/// The experts of each block of a MeshGpt.
+struct GptExperts {
+  std::size_t count = 0;
+  std::shared_ptr<distx::layers::RouterSettings> settings{};
+};
+
+/// Returns the number of weights of a MeshGpt without experts in all of its parts.
 [[nodiscard]] inline std::size_t weights_of(const GptShape& shape, bool untied) {
   const std::size_t w = shape.width, tables = shape.vocabulary * (untied ? 2 : 1) + shape.context;
   return tables * w + shape.layers * (12 * w * w + 13 * w) + 2 * w;
@@ -55,18 +62,19 @@ struct GptPart {
 ///
 /// @tparam Weight  float, or distx::bfloat16, which is computed in float
 /// @tparam Recompute  whether blocks keep only their inputs for the backward pass
-template <class Weight, class Split, bool Recompute = false>
+/// @tparam Mlp  the second branch of each block, such as a distx::layers::ParallelExperts
+template <class Weight, class Split, bool Recompute = false, class Mlp = distx::layers::ParallelMlp<Weight, Split>>
 class MeshGpt {
   using Mesh = typename Split::mesh;
   template <std::size_t Rank, class... Ps>
   using Tensor = typename Split::template tensor<Weight, Rank, Ps...>;
-  using Batches = distx::Shard<0, typename Split::data>;
+  static constexpr bool has_experts = !std::same_as<Mlp, distx::layers::ParallelMlp<Weight, Split>>;
   using Vocabulary = distx::Shard<2, typename Split::model>;
   using Own = typename Split::tokens;
   using Stream = Tensor<3, typename Split::residual>;
   using Space = typename Split::space;
   using Tokens = distx::DistTensor<Token, 2, Mesh, Own, Space>;
-  using TransformerBlock = distx::layers::TransformerBlock<Weight, Split>;
+  using TransformerBlock = distx::layers::TransformerBlock<Weight, Split, Mlp>;
   using Block = std::conditional_t<Recompute, distx::layers::Recomputed<TransformerBlock>, TransformerBlock>;
   using OfBlock =
       std::conditional_t<Recompute, distx::layers::Activations<Stream>, typename TransformerBlock::activations>;
@@ -99,11 +107,13 @@ class MeshGpt {
   };
 
   /// @throws std::invalid_argument for a shape that is none
-  MeshGpt(const Mesh& mesh, const GptShape& shape, std::uint64_t seed, const GptPart& part = {})
-      : MeshGpt(mesh, checked_shape(shape), InitialWeights(seed), part) {}
+  MeshGpt(const Mesh& mesh, const GptShape& shape, std::uint64_t seed, const GptPart& part = {},
+          GptExperts experts = {})
+      : MeshGpt(mesh, checked_shape(shape), InitialWeights(seed), part, std::move(experts)) {}
 
   [[nodiscard]] const GptShape& shape() const { return shape_; }
   [[nodiscard]] const GptPart& part() const { return part_; }
+  [[nodiscard]] const Mesh& mesh() const { return mesh_; }
 
   /// Calls f with each weight, in forward order: tensors of several types.
   template <class F>
@@ -129,12 +139,11 @@ class MeshGpt {
   template <class Training>
   const Matrix<Scalar>& logits(std::span<const Token> tokens, std::size_t length, Training& training) {
     auto stream = run(std::nullopt, tokens, length, training).stream;
-    const auto head = run_head(std::move(stream), training);
-    const auto whole = distx::to_space<distx::Host>(distx::redistribute<Batches>(std::get<2>(head.kept())));
-    matrix_ = Eigen::Map<const Matrix<Scalar>>(whole.local().data(), static_cast<Eigen::Index>(whole.extent(2)),
-                                               static_cast<Eigen::Index>(tokens.size()));
+    matrix_ = logits_of(run_head(std::move(stream), training));
     return matrix_;
   }
+  /// Returns the logits of a forward pass of the last part. Collective over the mesh.
+  [[nodiscard]] Matrix<Scalar> logits(const Activations& kept) const { return logits_of(kept.head->layers); }
 
   /// Computes the mean loss of this rank's sequences.
   template <class Training>
@@ -173,6 +182,7 @@ class MeshGpt {
   template <class Training, class TableTraining>
   std::optional<Edge> backward_part(Activations kept, std::optional<Edge> gradient, Training& training,
                                     TableTraining& of_table, Scalar share) const {
+    if constexpr (has_experts) experts_.settings->loss_share = share;
     if (part_.last()) gradient.emplace(head_backward(*std::exchange(kept.head, {}), training, of_table, share));
     for (std::size_t i = blocks_.size(); i-- > 0;)
       gradient.emplace(blocks_[i].backward(std::move(kept.blocks[i]), *gradient, training));
@@ -201,12 +211,15 @@ class MeshGpt {
       return (*values)[(index[1] * width + index[2] * size + index[3]) * width + index[0]];
     };
   }
+  static auto of_expert(const Values& values, std::size_t rows, std::size_t columns) {
+    return [=](const distx::Extents<3>& index) { return (*values)[(index[0] * rows + index[1]) * columns + index[2]]; };
+  }
   static auto outputs(const Values& values, std::size_t width, std::size_t size) {
     return [=](const distx::Extents<3>& index) { return (*values)[index[2] * width + index[0] * size + index[1]]; };
   }
 
-  MeshGpt(const Mesh& mesh, const GptShape& shape, InitialWeights initial, const GptPart& part)
-      : mesh_(mesh), shape_(shape), part_(part) {
+  MeshGpt(const Mesh& mesh, const GptShape& shape, InitialWeights initial, const GptPart& part, GptExperts experts)
+      : mesh_(mesh), shape_(shape), part_(part), experts_(std::move(experts)) {
     // Every part draws the numbers of all, and keeps its own.
     const std::size_t width = shape.width, size = width / shape.heads;
     const auto deviation = [](std::size_t inputs) { return 0.5 / std::sqrt(static_cast<double>(inputs)); };
@@ -225,12 +238,21 @@ class MeshGpt {
       const auto values = [&](std::size_t count, double of) { return numbers(initial, count, of); };
       const auto in = values(3 * width * width, deviation(width));
       const auto out = values(width * width, deviation(width) / residual);
-      const auto wide = values(4 * width * width, deviation(width));
-      const auto narrow = values(4 * width * width, deviation(4 * width) / residual);
-      if (i >= bound(part.index) && i < bound(part.index + 1))
-        blocks_.emplace_back("block" + std::to_string(i), mesh, width, shape.heads,
-                             FirstWeights{projections(in, width, size), outputs(out, width, size),
-                                          transposed(wide, width), transposed(narrow, 4 * width)});
+      const std::size_t mlps = std::max<std::size_t>(1, experts_.count);
+      const auto wide = values(mlps * 4 * width * width, deviation(width));
+      const auto narrow = values(mlps * 4 * width * width, deviation(4 * width) / residual);
+      const auto gate = has_experts ? values(width * experts_.count, of_embedding) : nullptr;
+      if (i < bound(part.index) || i >= bound(part.index + 1)) continue;
+      const std::string name = "block" + std::to_string(i);
+      const FirstWeights first{projections(in, width, size), outputs(out, width, size), transposed(wide, width),
+                               transposed(narrow, 4 * width)};
+      if constexpr (has_experts)
+        blocks_.emplace_back(
+            name, mesh, width, shape.heads, first,
+            Mlp(name + ".experts", mesh, width, 4 * width, experts_.count, alike(gate, experts_.count),
+                of_expert(wide, width, 4 * width), of_expert(narrow, 4 * width, width), experts_.settings));
+      else
+        blocks_.emplace_back(name, mesh, width, shape.heads, first);
     }
     if (!part.last()) return;
     norm_.emplace("norm", mesh, width);
@@ -242,7 +264,14 @@ class MeshGpt {
     return std::make_shared<const std::vector<float>>(initial.numbers<float>(count, deviation));
   }
 
+  /// The number of ranks that batches are sharded over.
   [[nodiscard]] std::size_t places() const {
+    std::size_t ranks = averaged_places();
+    if constexpr (has_experts) ranks *= static_cast<std::size_t>(mesh_.template size<typename Split::experts>());
+    return ranks;
+  }
+  /// The number of those of whose gradients the training takes the mean, while it adds the others'.
+  [[nodiscard]] std::size_t averaged_places() const {
     return static_cast<std::size_t>(mesh_.template size<typename Split::data>());
   }
   /// Returns the mean of each sequence's losses. Collective over the axis that shards sequences, if there is one.
@@ -264,8 +293,10 @@ class MeshGpt {
     const distx::Extents<2> extents{tokens.size() / length * places(), length};
     distx::DistTensor<Token, 2, Mesh, Own> own({mesh_, extents}, distx::uninitialized);
     const auto to = own.view();
+    const auto order = Split::order(mesh_, length);
     for (std::size_t b = 0; b < to.extent(0); ++b)
-      for (std::size_t t = 0; t < to.extent(1); ++t) to(b, t) = tokens[b * length + own.offset()[1] + t];
+      for (std::size_t t = 0; t < to.extent(1); ++t)
+        to(b, t) = tokens[b * length + order.position(own.offset()[1] + t)];
     return distx::to_space<Space>(std::move(own));
   }
   template <class Training>
@@ -281,6 +312,21 @@ class MeshGpt {
     }
     return {std::move(ids), std::move(stream), std::move(of_blocks)};
   }
+  [[nodiscard]] static Matrix<Scalar> logits_of(const OfHead& head) {
+    const auto whole =
+        distx::to_space<distx::Host>(distx::redistribute<typename Split::batches>(std::get<2>(head.kept())));
+    const auto vocabulary = static_cast<Eigen::Index>(whole.extent(2));
+    const Eigen::Map<const Matrix<Scalar>> logits(whole.local().data(), vocabulary,
+                                                  static_cast<Eigen::Index>(whole.local().size()) / vocabulary);
+    if constexpr (!Split::ring) return logits;
+    Matrix<Scalar> ordered(logits.rows(), logits.cols());
+    const std::size_t length = whole.extent(1);
+    const auto order = Split::order(whole.mesh(), length);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(logits.cols()); ++i)
+      ordered.col(static_cast<Eigen::Index>(i - i % length + order.position(i % length))) =
+          logits.col(static_cast<Eigen::Index>(i));
+    return ordered;
+  }
   template <class Training>
   OfHead run_head(Stream stream, Training& training) const {
     auto normal = distx::redistribute<typename Split::tokens>(norm_->forward(stream, training));
@@ -291,7 +337,8 @@ class MeshGpt {
   Stream head_backward(Head head, Training& training, TableTraining& of_table, Scalar share) const {
     const auto& [stream, normal, logits] = head.layers.kept();
     const auto slopes = distx::full<Scalar, Space, Own>(
-        mesh_, head.targets.extents(), share / static_cast<Scalar>(distx::volume(head.targets.extents()) / places()));
+        mesh_, head.targets.extents(),
+        share / static_cast<Scalar>(distx::volume(head.targets.extents()) / averaged_places()));
     const auto of_logits = distx::ops::cross_entropy_backward(logits, head.targets, head.log_sums, slopes);
     const auto of_normal = output_ ? output_->logits_backward(normal, of_logits, of_table)
                                    : embedding_->logits_backward(normal, of_logits, of_table);
@@ -301,6 +348,7 @@ class MeshGpt {
   Mesh mesh_;
   GptShape shape_;
   GptPart part_;
+  GptExperts experts_;
   std::optional<distx::layers::ParallelEmbedding<Weight, Split>> embedding_{};
   std::vector<Block> blocks_;
   std::optional<distx::layers::ParallelLayerNorm<Weight, Split>> norm_{};

@@ -22,6 +22,8 @@ struct PipelineStep {
   std::span<const TextBatch> batches;
   float share = 1;  ///< the gradients are those of `share` times each loss
   std::vector<std::vector<double>> losses{};
+  bool keeps_logits = false;
+  Matrix<float> logits{};  ///< of the last micro-batch, which the last stage computes if they are kept
 };
 
 /// A part of a MeshGpt as a stage of a distx::pipeline::Pipeline.
@@ -56,7 +58,10 @@ class GptStage {
     const auto at = static_cast<std::size_t>(micro_batch);
     const auto& batch = step_->batches[at];
     auto passed = model_.forward_part(std::move(input), batch.tokens, batch.targets, batch.length, training);
-    if (!passed.output) step_->losses[at] = std::move(passed.losses);
+    if (!passed.output) {
+      step_->losses[at] = std::move(passed.losses);
+      if (step_->keeps_logits) step_->logits = model_.logits(passed.activations);
+    }
     return {std::move(passed.output), std::move(passed.activations)};
   }
   [[nodiscard]] std::optional<edge> backward(activations kept, std::optional<edge> gradient, int,
@@ -156,6 +161,18 @@ class PipelinedGpt {
     for (const auto& each : step_.losses)
       for (const double loss : each) sum += loss, ++count;
     return at_all(sum / std::max(1.0, count));
+  }
+  /// Returns the logits of each next token, as MeshGpt does. Collective over all stages.
+  const Matrix<Scalar>& logits(std::span<const Token> tokens, std::size_t length, Training& training) {
+    const std::vector<Token> own(tokens.begin(), tokens.end());
+    step_.keeps_logits = true;
+    static_cast<void>(evaluate({length, own, own}, 0, training));  // losses of any targets, which nothing uses
+    step_.keeps_logits = false;
+    auto& logits = step_.logits;
+    logits.resize(static_cast<Eigen::Index>(shape_.vocabulary), static_cast<Eigen::Index>(tokens.size()));
+    distx::broadcast(along_, distx::Span<Scalar>(logits.data(), static_cast<std::size_t>(logits.size())),
+                     along_.size() - 1);
+    return logits;
   }
   /// Returns the sum of the losses of the first `counted` sequences of a batch. Collective over all stages.
   double evaluate(const TextBatch& batch, std::size_t counted, Training& training) {

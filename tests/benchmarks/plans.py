@@ -11,8 +11,14 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 from programs import ROOT, refused, report  # noqa: E402
 
 CALIBRATE, TRAIN_STEP, TRAIN_GPT = sys.argv[1:]
-GPT = [TRAIN_GPT, "--layers", "1", "--width", "32", "--heads", "2", "--context", "32", "--batch", "2", "--sample", "0",
-       "--text", os.path.join(ROOT, "docs", "reliability.md")]
+
+
+def gpt(layers=1, batch=2):
+    return [TRAIN_GPT, "--layers", str(layers), "--width", "32", "--heads", "2", "--context", "32", "--batch", str(batch), "--sample", "0",
+            "--text", os.path.join(ROOT, "docs", "reliability.md")]
+
+
+GPT = gpt()
 
 
 def demand(condition, *words):
@@ -54,6 +60,19 @@ with tempfile.TemporaryDirectory() as folder:
     demand({row["stage"] for row in candidates} == {0, 1, 2, 3}, candidates)
     demand([row["seconds"] for row in candidates] == sorted(row["seconds"] for row in candidates), candidates)
     demand({row["fits"] for row in candidates} == {True, False}, candidates)
+    run(*gpt(layers=2), *fake, "--bucket-kib", "64", "--plan", "--plan-meshes", "--json", os.path.join(folder, "meshes.json"))
+    with open(os.path.join(folder, "meshes.json"), encoding="utf-8") as text:
+        candidates = json.load(text)["candidates"]
+    meshes = {f"data={data},context={context},model={model}" for data, context, model in ((2, 1, 1), (1, 2, 1), (1, 1, 2))}
+    demand({row["mesh"] for row in candidates} == meshes | {"pipeline=2,data=1,context=1,model=1"}, candidates)
+    waits = [row["exposed_communication"] / row["seconds"] for row in candidates if row["mesh"].startswith("pipeline") and row["micro_batches"] == 2]
+    demand(waits and min(waits) >= 1 / 3, "pipelines of two ranks and micro-batches wait for", waits, "of a step, not for a third or more")
+    peaks = {(row["mesh"], row["recompute"]): row["peak_bytes"] for row in candidates if row["stage"] == 0}
+    for mesh in meshes:
+        ranks = [*gpt(2, 2 if mesh.startswith("data=2") else 4), "--backend", "threads", "--ranks", "2", "--bucket-kib", "64"]
+        real = report(ranks, "--mesh", mesh, "--steps", "2")
+        demand(peaks[mesh, False] == real["memory"][0]["total"]["peak"], mesh, peaks[mesh, False], "a real rank holds", real["memory"][0])
+        demand(peaks[mesh, True] < peaks[mesh, False], mesh, "recomputing does not lower the peak", peaks)
     demand("a step takes " in run(TRAIN_STEP, *fake, "--width", "30", "--batch", "3"), "train_step --fake prints no time")
 
     # Buckets of 4 KiB, by a calibration that says so: other calls, the same bits.

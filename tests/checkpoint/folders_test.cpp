@@ -191,6 +191,8 @@ TEST_CASE("an interrupted removal is completed by keep, and by a save of the ste
     fs::rename(path / "checkpoint.json", path / "checkpoint.json.part");
     fs::remove(first_shard(path));
     CHECK(latest(folder.path()) == step_folder(folder.path(), 2));
+    CHECK(latest(folder.path(), 3) == step_folder(folder.path(), 2));
+    CHECK(latest(folder.path(), 2) == std::nullopt);  // that of step 1 has no manifest
     save_step(folder.path(), same_step ? SaveOptions{.step = 1} : SaveOptions{.step = 3, .keep = 3});
     const auto newest = same_step ? "step-000000000001" : "step-000000000003";
     CHECK(names_in(folder.path()) == std::set<std::string>{"step-000000000002", newest});

@@ -7,7 +7,8 @@ using model::Trainer;
 
 namespace {
 
-/// A training of the model, whose checkpoints differ from each other; even numbers of ranks share the weights.
+/// A training of the model, whose checkpoints differ from each other; even numbers of ranks share the weights, and at
+/// stages 1 and 3 the optimizer's states are in files.
 template <class Training, class T, class Optimizer>
 struct Plain {
   using Ranks = int;
@@ -15,7 +16,11 @@ struct Plain {
   static constexpr int count(int number) { return number; }
 
   Plain(distx::ThreadCommunicator& comm, Ranks on, int stage, std::size_t bucket_bytes, float offset)
-      : trainer(comm, Optimizer{}, {.bucket_bytes = bucket_bytes, .stage = stage, .share_weights = on % 2 == 0},
+      : trainer(comm, Optimizer{},
+                {.bucket_bytes = bucket_bytes,
+                 .stage = stage,
+                 .share_weights = on % 2 == 0,
+                 .state_folder = stage % 2 == 1 ? std::filesystem::temp_directory_path().string() : ""},
                 offset) {}
 
   Trainer<Training, T> trainer;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <distx/optim/muon.hpp>
 #include <distx/parallel/mesh_parallel.hpp>
 #include <distx/tensor.hpp>
 
@@ -56,8 +57,8 @@ class MeshTrainer {
               bool cube = true)
       : mesh_(mesh),
         has_cube_(cube),
-        rows_(weight<2, T, typename L::rows>("rows", mesh, {5, 3}, offset)),
-        both_(weight<2, T, typename L::both>("both", mesh, {7, 6}, offset)),
+        rows_(weight<2, T, typename L::rows>("rows", mesh, {5, 3}, offset, {.rows = 5})),
+        both_(weight<2, T, typename L::both>("both", mesh, {7, 6}, offset, {.rows = 7})),
         cube_(weight<3, T, typename L::cube>("cube", mesh, {3, 4, 5}, offset)),
         same_(weight<1, T, In<>>("same", mesh, {6}, offset)),
         tiny_(weight<1, T, typename L::tiny>("tiny", mesh, {1}, offset)),
@@ -118,19 +119,19 @@ int ranks_of(const Shape& shape) { return shape[0] * shape[1] * shape[2]; }
 
 constexpr Shape shapes[] = {{1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 3}, {2, 2, 1}, {1, 2, 2}, {2, 2, 2}};
 
-template <class Trainer>
+template <class Trainer, class Optimizer = distx::AdamW>
 void save(const Folder& folder, const Shape& shape, int stage, WholeState& saved, bool cube = true) {
   on_ranks(ranks_of(shape), [&](distx::ThreadCommunicator& comm) {
-    Trainer trainer(Grid(comm, shape), distx::AdamW{}, {.bucket_bytes = 100, .stage = stage}, 0, cube);
+    Trainer trainer(Grid(comm, shape), Optimizer{}, {.bucket_bytes = 100, .stage = stage}, 0, cube);
     for (std::uint64_t step = 0; step < 2; ++step) trainer.step(step);
     saved.add(trainer.training().state());
     distx::checkpoint::save(folder.path(), trainer.training(), {.step = 2});
   });
 }
-template <class Trainer>
+template <class Trainer, class Optimizer = distx::AdamW>
 void load(const Folder& folder, const Shape& shape, int stage, WholeState& loaded, bool cube = true) {
   on_ranks(ranks_of(shape), [&](distx::ThreadCommunicator& comm) {
-    Trainer trainer(Grid(comm, shape), distx::AdamW{}, {.stage = stage}, 5, cube);
+    Trainer trainer(Grid(comm, shape), Optimizer{}, {.stage = stage}, 5, cube);
     CHECK(distx::checkpoint::load(*distx::checkpoint::latest(folder.path()), trainer.training()).step == 2);
     loaded.add(trainer.training().state());
   });
@@ -149,9 +150,10 @@ struct OnMesh {
 };
 
 /// The model without its cube as a DataParallel has it.
+template <class Optimizer>
 struct Plain {
   template <class C>
-  Plain(C& comm, int stage) : training(comm, list(), distx::AdamW{}, {.bucket_bytes = 90, .stage = stage}) {}
+  Plain(C& comm, int stage) : training(comm, list(), Optimizer{}, {.bucket_bytes = 90, .stage = stage}) {}
   distx::ParameterList<> list() {
     const auto add = [&](const char* name, std::size_t size, std::size_t rows, bool trainable = true) {
       parameters.emplace_back(name, size, distx::ParameterOptions{.trainable = trainable, .rows = rows});
@@ -218,21 +220,55 @@ TEST_CASE("a training on a mesh resumes with the bits of one that never stopped,
     }
 }
 
-TEST_CASE("a DataParallel loads the checkpoint of a mesh, and a mesh that of a DataParallel") {
-  for (const auto& shape : shapes)
+TEST_CASE(
+    "averages on a mesh are saved, also by ranks with empty parts, and load on any other mesh with the same bits") {
+  int number = 0;
+  for (const auto& from : shapes) {
+    const Folder folder;
+    WholeState saved;
+    on_ranks(ranks_of(from), [&](distx::ThreadCommunicator& comm) {
+      Float trainer(Grid(comm, from), distx::AdamW{}, {.bucket_bytes = 100, .stage = number % 4});
+      auto slow = trainer.training().ema(0.9), fast = trainer.training().ema(0.5);
+      for (std::uint64_t step = 0; step < 2; ++step) {
+        trainer.step(step);
+        slow.update();
+        fast.update();
+      }
+      saved.add(trainer.training().state());
+      distx::checkpoint::save(folder.path(), trainer.training(), {.step = 2});
+    });
+    for (const auto& to : shapes) {
+      INFO("from ", from[0], " x ", from[1], " x ", from[2], " to ", to[0], " x ", to[1], " x ", to[2]);
+      WholeState loaded;
+      on_ranks(ranks_of(to), [&, stage = ++number % 4](distx::ThreadCommunicator& comm) {
+        Turned trainer(Grid(comm, to), distx::AdamW{}, {.stage = stage}, 5);
+        const auto slow = trainer.training().ema(0.9), fast = trainer.training().ema(0.5);
+        distx::checkpoint::load(*distx::checkpoint::latest(folder.path()), trainer.training());
+        loaded.add(trainer.training().state());
+      });
+      CHECK(saved == loaded);
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("a DataParallel loads the checkpoint of a mesh, and a mesh that of a DataParallel", Optimizer,
+                   distx::AdamW, distx::Mixed<distx::Muon, distx::AdamW>) {
+  std::vector<Shape> all(std::begin(shapes), std::end(shapes));
+  all.push_back({1, 5, 1});
+  for (const auto& shape : all)
     for (const int ranks : {1, 3}) {
       INFO(shape[0], " x ", shape[1], " x ", shape[2], ", ", ranks);
       const Folder of_mesh, of_plain;
       WholeState saved, plain, again;
-      save<Turned>(of_mesh, shape, 1, saved, false);
+      save<Turned, Optimizer>(of_mesh, shape, 1, saved, false);
       on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
-        Plain other(comm, 3);
+        Plain<Optimizer> other(comm, 3);
         distx::checkpoint::load(*distx::checkpoint::latest(of_mesh.path()), other.training);
         plain.add(other.training.state());
         distx::checkpoint::save(of_plain.path(), other.training, {.step = 2});
       });
       CHECK(saved == plain);
-      load<Float>(of_plain, shape, 2, again, false);
+      load<Float, Optimizer>(of_plain, shape, 2, again, false);
       CHECK(saved == again);
     }
 }

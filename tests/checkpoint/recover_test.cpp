@@ -36,7 +36,7 @@ struct Ending {
   WholeState ended{};
 };
 
-/// Trains like a user's loop, on fewer ranks after each death.
+/// Trains like a user's loop, on fewer ranks after each death. Odd ranks have the optimizer's states in files.
 template <class Training, class T, class Optimizer>
 void train(Ending& ending, int ranks, int stage, const std::vector<std::vector<Death>>& deaths) {
   const auto faults = [&](std::size_t generation) {
@@ -49,7 +49,9 @@ void train(Ending& ending, int ranks, int stage, const std::vector<std::vector<D
   distx::spawn(distx::threads(ranks, 20s), [&](distx::ThreadConnector& connector) {
     std::size_t recoveries = 0;
     distx::Faulty comm(distx::ThreadCommunicator(connector, 20s), faults(0));
-    Trainer<Training, T> trainer(comm, Optimizer{}, options_of(stage));
+    auto options = options_of(stage);
+    if (comm.rank() % 2 == 1) options.state_folder = std::filesystem::temp_directory_path().string();
+    Trainer<Training, T> trainer(comm, Optimizer{}, options);
     ++ending.begun;
     bool lost = false;
     for (std::uint64_t step = 0;;) try {

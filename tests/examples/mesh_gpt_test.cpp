@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "../../examples/models/mesh_gpt.hpp"
+#include "counting_text.hpp"
 
 #include <doctest/doctest.h>
 #include <distx/optim/adamw.hpp>
@@ -20,21 +20,13 @@ using Grid = distx::Mesh<Data, Model>;
 const examples::GptShape shape{.vocabulary = 11, .context = 7, .width = 16, .layers = 2, .heads = 4};
 constexpr int sequences = 4, steps = 20;
 
-/// Returns sequences whose tokens increase by 3 modulo 11: inputs with `ahead` 0, and their targets with `ahead` 1.
-std::vector<examples::Token> text(int step, int first, int count, std::size_t ahead) {
-  std::vector<examples::Token> tokens;
-  for (int sequence = first; sequence < first + count; ++sequence)
-    for (std::size_t t = ahead; t < shape.context + ahead; ++t)
-      tokens.push_back(static_cast<examples::Token>((static_cast<std::size_t>(2 * sequence + step) + 3 * t) % 11));
-  return tokens;
-}
-
 /// Calls `each(step, loss of that rank)`.
 template <class M, class Training, class F>
 void train(M& model, Training& training, int place, int places, F&& each) {
   const int count = sequences / places;
   for (int step = 0; step < steps; ++step) {
-    const auto inputs = text(step, place * count, count, 0), targets = text(step, place * count, count, 1);
+    const auto inputs = test::counting_text(shape.context, step, place * count, count, 0),
+               targets = test::counting_text(shape.context, step, place * count, count, 1);
     double loss = 0;
     if constexpr (requires { typename M::Activations; }) {
       auto [mean, kept] = model.forward(inputs, targets, shape.context, training);

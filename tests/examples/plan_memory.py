@@ -29,6 +29,11 @@ expect("f32 on 4", [stage["total"] for stage in plain["stages"]], [16000, 10000,
 expect("f32 on 4, sent", [stage["sent"] for stage in plain["stages"]], [6000, 6000, 6000, 9000])
 shared = json.loads(run("--parameters", "1000", "--ranks", "4", "--share-memory", "--json").stdout)
 expect("sent with shared memory", [stage["sent"] for stage in shared["stages"]], [6000, 6000, 6000, 3000])
+offload = json.loads(run("--parameters", "1000", "--ranks", "4", "--offload", "--json").stdout)
+expect("offloaded", [[stage["optimizer"], stage["offloaded"], stage["total"]] for stage in offload["stages"]],
+       [[0, 8000, 8000], [0, 2000, 8000], [0, 2000, 5000], [0, 2000, 2000]])
+words = run("--parameters", "7.5e9", "--ranks", "64", "--precision", "mixed", "--offload").stdout.split()
+expect("the offloaded table", ("optimizer" in words, "offloaded" in words, words.count("90.00"), words.count("1.41")), (False, True, 1, 3))
 table = run("--parameters", "7.5e9", "--ranks", "64", "--precision", "mixed")
 expect("the table's status", table.returncode, 0)
 for figure in ("120.0 GB", "31.41 GB", "16.64 GB", "1.88 GB"):

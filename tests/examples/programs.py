@@ -3,6 +3,8 @@
 import glob
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -71,7 +73,7 @@ def resume(name, command):
         directory = os.path.join(folder, "run")
         saving = [*command, "--checkpoint", directory, "--every", "7", "--resume"]
         stop_at_checkpoint(saving, directory, signal.SIGKILL)
-        stop_at_checkpoint(saving, directory, signal.SIGTERM, others=os.listdir(directory))
+        stop_at_checkpoint(saving, directory, signal.SIGTERM, others=steps_in(directory))
         resumed = report(saving)
         made, steps = len(resumed["step_losses"]), len(whole["step_losses"])
         print(f"{name}: {made} of {steps} steps after it was resumed", flush=True)
@@ -81,15 +83,62 @@ def resume(name, command):
         if complete["step_losses"]:
             sys.exit(f"{name}: a run that is complete made more steps")
         same_weights({"whole": whole, "resumed": resumed, "complete": complete})
-        # The run that was killed may have left a save that is not published, for an hour.
-        if len([kept for kept in os.listdir(directory) if not kept.endswith(".part")]) != 2:
-            sys.exit(f"{name}: not two checkpoints are kept: {os.listdir(directory)}")
+        # The run that was killed may have left a save that is not published, for an hour, or one that not all stages published.
+        stages = sorted(glob.glob(os.path.join(directory, "pipeline-*")))
+        for each in stages or [directory]:
+            if len(steps_of(each)) != 2:
+                sys.exit(f"{name}: not two checkpoints are kept: {os.listdir(each)}")
+        if stages:
+            resume_stages(name, saving, stages, whole)
+
+
+def resume_stages(name, saving, stages, whole):
+    """A pipeline that ended between its stages' saves continues from the step before; one that lost more does not."""
+    for stage in stages:
+        *_, before, newest = steps_of(stage)
+        shutil.rmtree(os.path.join(stage, newest))
+        again = report(saving)
+        same_weights({"whole": whole, f"without {newest} of {os.path.basename(stage)}": again})
+        if len(again["step_losses"]) != int(newest[5:]) - int(before[5:]):
+            sys.exit(f"{name}: {len(again['step_losses'])} steps were made after {before}")
+    refused([each.replace("pipeline=2,data=2", "pipeline=1,data=4") for each in saving],
+            "has checkpoints of pipeline=2, and this run has pipeline=1", 1)
+    kept = {stage: sorted(os.listdir(stage)) for stage in stages}
+    width = saving.index("--width") + 1
+    refused([*saving[:width], "16", *saving[width + 1:]], "does not fit the training", 1)
+    there, aside = (os.path.join(stages[0], newest), os.path.join(stages[0], "aside"))
+    os.rename(there, aside)
+    at = saving.index("--checkpoint") + 1
+    report([*saving[:at], saving[at] + "2", *saving[at + 1:], "--learning-rate", "0.001"])
+    os.rename(there.replace(saving[at], saving[at] + "2"), there)
+    refused(saving, "are of different runs", 1)
+    shutil.rmtree(there)
+    os.rename(aside, there)
+    if kept != {stage: sorted(os.listdir(stage)) for stage in stages}:
+        sys.exit(f"{name}: a refused run has changed {kept}")
+    shutil.rmtree(os.path.join(stages[0], before))
+    shutil.rmtree(os.path.join(stages[-1], newest))
+    refused(saving, "have no step in common", 1)
+    shutil.rmtree(stages[-1])
+    same_weights({"whole": whole, "from the first step": report(saving)})
+    if newest + ".incomplete0" not in os.listdir(stages[0]):
+        sys.exit(f"{name}: the checkpoint of one stage was lost: {os.listdir(stages[0])}")
+
+
+def steps_of(directory):
+    """The names of the checkpoints in a directory, the newest one last."""
+    return sorted(each for each in os.listdir(directory) if re.fullmatch(r"step-\d+", each))
+
+
+def steps_in(directory):
+    """The names of the checkpoints in a directory, or in those of the stages of a pipeline."""
+    return {path.split(os.sep)[-2] for path in glob.glob(os.path.join(directory, "**", "checkpoint.json"), recursive=True)}
 
 
 def stop_at_checkpoint(command, directory, how, others=()):
     """Sends a signal to a run as soon as it has a checkpoint besides others; SIGTERM ends it with status 0."""
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True) as run:
-        while {path.split(os.sep)[-2] for path in glob.glob(os.path.join(directory, "*", "checkpoint.json"))} <= set(others):
+        while steps_in(directory) <= set(others):
             if run.poll() is not None:
                 sys.exit(f"{command}: status {run.returncode} before its first checkpoint")
             time.sleep(0.001)
@@ -100,7 +149,7 @@ def stop_at_checkpoint(command, directory, how, others=()):
 
 def held_as_planned(name, said, padding):
     """The bytes that the fullest rank holds of each kind are the formula's, but for so many of padding."""
-    for kind in ("weights", "gradients", "optimizer"):
+    for kind in ("weights", "gradients", "optimizer", "offloaded"):
         held = max(ledger[kind]["held"] for ledger in said["memory"])
         planned = said["plan"][kind]
         print(f"{name}: {held} bytes of {kind}, planned {planned}", flush=True)

@@ -87,6 +87,7 @@ def stages(how):
         agree(f"stage {stage} on {ranks}, {name}", said["threads", ranks, 0], said[name, ranks, stage], "step_losses", 1e-5)
     for optimizer in ("muon", "lamb", "sgd"):
         each = [report(how["threads"](3), *few, "--optimizer", optimizer, "--zero", str(stage)) for stage in range(4)]
+        each.append(report(how["threads"](3), *few, "--optimizer", optimizer, "--zero", "1", "--state-folder", tempfile.gettempdir()))
         same_weights({(optimizer, stage): one for stage, one in enumerate(each)})
         if not each[0]["step_losses"][-1] < each[0]["step_losses"][0] - 0.1:
             sys.exit(f"{optimizer} does not learn: {each[0]['step_losses']}")
@@ -125,7 +126,10 @@ def splits(how):
         flags = [*few, "--batch", "4" if "data=1" in mesh else "2", "--zero", str(stage), "--accumulate", "2", "--mesh", mesh]
         kept, again = report(how["threads"](ranks), *flags), report(how["threads"](ranks), *flags, "--recompute")
         agree(f"{mesh}, stage {stage}, 2 micro-batches", alone, kept, "step_losses")
-        same_weights({f"{mesh}, stage {stage}": kept, "the same, recomputed": again})
+        on_disk = report(how["threads"](ranks), *flags, "--state-folder", tempfile.gettempdir())
+        same_weights({f"{mesh}, stage {stage}": kept, "the same, recomputed": again, "the same, states in files": on_disk})
+        if not all(memory["optimizer"]["peak"] == 0 < memory["offloaded"]["held"] for memory in on_disk["memory"]):
+            sys.exit(f"states are not in files: {on_disk['memory']}")
         most, least = (said["memory"][0]["activations"]["peak"] for said in (kept, again))
         print(f"activations of at most {most} bytes, recomputed {least}", flush=True)
         if not least < most:
@@ -141,10 +145,21 @@ def splits(how):
         print(f"activations of at most {most} bytes, on {mesh} {least}", flush=True)
         if not least * 1.8 < most:
             sys.exit("sharding sequences does not save memory")
+    exact = report(how["threads"](4), *few, "--batch", "2", "--mesh", "data=2,model=2")
     short = report(how["threads"](1), *few, "--batch", "4", "--precision", "bf16")
     for stage in (0, 3):
         said = report(how["threads"](4), *few, "--batch", "2", "--precision", "bf16", "--zero", str(stage), "--mesh", "data=2,model=2")
         agree(f"2 x 2 in bf16, stage {stage}", short, said, "step_losses", 1e-3)
+    # Of a mesh, Muon's matrices are transposed, and so is its factor, which depends on the ratio of rows to columns.
+    for flags, given, bound in ((("--optimizer", "lamb"), ("--optimizer", "lamb"), 1e-4),
+                                (("--optimizer", "muon"), ("--optimizer", "muon", "--mesh", "data=1,model=1"), 1e-6),
+                                (("--compress", "bf16"), (), 1e-2)):
+        expected = report(how["threads"](1), *few, "--batch", "4", *given)
+        for stage in (0, 3):
+            said = report(how["threads"](4), *few, *flags, "--batch", "2", "--zero", str(stage), "--mesh", "data=2,model=2")
+            agree(f"2 x 2, stage {stage}, {' '.join(flags)}", expected, said, "step_losses", bound)
+            if "--compress" in flags and said["step_losses"] == exact["step_losses"]:
+                sys.exit("--compress changes nothing")
     for name, way in how.items():
         if name != "threads":
             check(name, way, 2, 2, 1)
@@ -153,11 +168,12 @@ def splits(how):
 def pipelines(how):
     """Global batches of 16 sequences in 4 micro-batches. Only the order of work differs where neither an axis nor a tied
     table splits a sum."""
-    few = ["--steps", "3", "--sample", "0", "--clip", "0.5", "--accumulate", "4"]
+    steps = ["--steps", "3", "--clip", "0.5", "--accumulate", "4"]
+    few = [*steps, "--sample", "0"]
 
-    def run(mesh, *flags, name="threads"):
+    def run(mesh, *flags, name="threads", sample="0"):
         stages, data, model = mesh
-        return report(how[name](stages * data * model), *few, "--batch", str(16 // data), "--mesh",
+        return report(how[name](stages * data * model), *steps, "--sample", sample, "--batch", str(16 // data), "--mesh",
                       f"pipeline={stages},data={data},model={model}", *flags)
 
     def same_losses(what, alone, said, bound=1e-6):
@@ -178,6 +194,16 @@ def pipelines(how):
         same_weights({f"1 x {data} x {model}": alone, **runs})
         for what, said in runs.items():
             same_losses(what, alone, said)
+    with tempfile.TemporaryDirectory() as folder:
+        said, logits = {}, {}
+        for stages, flags in ((1, ()), (2, ()), (2, ("--schedule", "interleaved")), (4, ("--zero", "3"))):
+            file = os.path.join(folder, f"logits{len(said)}")
+            what = " ".join((f"{stages} stages", *flags))
+            said[what] = run((stages, 1, 1), "--untied", "--logits", file, *flags, sample="40")["sample"]
+            logits[what] = read_bytes(file)
+        print(f"samples: {said}", flush=True)
+        if len(set(said.values())) != 1 or len(said["1 stages"]) < 40 or len(set(logits.values())) != 1:
+            sys.exit("the samples or the logits differ")
     tied = report(how["threads"](1), *few, "--batch", "16", "--mesh", "data=1,model=1")
     for name in how:
         same_losses(f"tied, 2 x 1 x 1, {name}", tied, run((2, 1, 1), name=name))
@@ -190,18 +216,42 @@ def pipelines(how):
     same_losses("bf16, stages without blocks", short, run((8, 1, 1), "--precision", "bf16"), 1e-3)
 
 
+def experts(how):
+    """One MLP for all tokens is replaced by 4, of which each token passes 2."""
+    few = ["--steps", "3", "--sample", "8", "--clip", "0.5", "--experts", "4"]
+
+    def run(sizes, *flags, name="threads"):
+        data, shards, context, model = sizes
+        return report(how[name](data * shards * context * model), *few, "--batch", str(8 // data // shards), "--mesh",
+                      f"data={data},experts={shards},context={context},model={model}", *flags)
+
+    # Micro-batches are the batches of the ranks; a tied table would be added to in another order.
+    one = report(how["threads"](1), *few, "--batch", "8", "--mesh", "data=1,model=1", "--untied", "--accumulate", "2")
+    same_weights({"one process": one, **{name: run((1, 2, 1, 1), "--untied", name=name) for name in how},
+                  "stage 3, recomputed": run((1, 2, 1, 1), "--untied", "--zero", "3", "--recompute")})
+    limited = ["--untied", "--capacity", "0.75", "--experts-per-token", "1"]
+    same_weights({"limited": report(how["threads"](1), *few, "--batch", "8", "--mesh", "data=1,model=1", "--accumulate", "4", *limited),
+                  "4 ranks": run((1, 4, 1, 1), *limited)})
+    alone = report(how["threads"](1), *few, "--batch", "8", "--mesh", "data=1,model=1", "--balance", "0")
+    for sizes, stage in (((2, 2, 1, 1), 2), ((1, 2, 2, 1), 0), ((1, 2, 1, 2), 1), ((2, 2, 1, 2), 3)):
+        agree(f"{sizes}, stage {stage}", alone, run(sizes, "--balance", "0", "--zero", str(stage)), "step_losses", 1e-6)
+    short = run((1, 1, 1, 1), "--balance", "0", "--precision", "bf16")
+    agree("bf16", short, run((1, 2, 1, 1), "--balance", "0", "--precision", "bf16"), "step_losses", 1e-3)
+    agree("bf16", alone, short, "step_losses", 1e-2)
+
+
 def costs(how):
     """Ranks that do not divide the weights, too. Stage 3 sends no weights if it maps them; otherwise it gathers most weights twice a step, the vectors of the tokens, which
     are used at both ends, a third time, and those of the places, which have nothing before them, once."""
     few = ["--steps", "4", "--sample", "0", "--batch", "2"]
     for precision, size in (("f32", 4), ("bf16", 2)):
         for ranks in (2, 3):
-            for stage, flags in ((0, ()), (1, ()), (2, ()), (3, ()), (3, ("--gather-weights",))):
+            for stage, flags in ((0, ()), (1, ()), (2, ()), (3, ()), (3, ("--gather-weights",)), (2, ("--state-folder", tempfile.gettempdir()))):
                 said = report(how["threads"](ranks), *few, "--zero", str(stage), "--precision", precision, *flags)
                 name = " ".join((f"stage {stage} in {precision} on {ranks}", *flags))
                 padding = 64 * 16  # arrays, of which each begins on a line of 64 bytes
                 held_as_planned(name, said, padding)
-                more = size * 32 * (said["vocabulary"] - 32) * (ranks - 1) / ranks if flags else 0
+                more = size * 32 * (said["vocabulary"] - 32) * (ranks - 1) / ranks if "--gather-weights" in flags else 0
                 planned, sent = said["plan"]["sent"] + more, sent_per_step(said)
                 print(f"{name}: a step sends {sent:.0f} bytes, planned {planned:.0f}", flush=True)
                 if abs(sent - planned) > padding:
@@ -260,7 +310,8 @@ def precision(how):
 def resumes(how):
     few = ["--steps", "40", "--batch", "2", "--sample", "0"]
     cases = [("threads", 3, ["--zero", "3", "--clip", "0.5"]), ("shm", 2, ["--zero", "1", "--precision", "bf16"]),
-             ("threads", 4, [*SHORT, "--zero", "1", "--accumulate", "2", "--mesh", "data=2,model=2"])]
+             ("threads", 4, [*SHORT, "--zero", "1", "--accumulate", "2", "--mesh", "data=2,model=2"]),
+             ("shm", 4, [*SHORT, "--zero", "1", "--accumulate", "2", "--mesh", "pipeline=2,data=2,model=1", "--schedule", "zb-h1"])]
     for name, ranks, flags in cases:
         resume(f"{name} on {ranks}", [*how[name](ranks), *few, *flags])
 
@@ -333,14 +384,20 @@ def refuses(program, mpi):
             (["--json", os.path.join(folder, "no", "file.json")], "cannot be written"),
             (["--steps", "0"], "--steps"),
             (["--zero", "4"], "--zero"),
+            ([*few, "--state-folder", os.path.join(folder, "none")], "set .state_folder to an existing folder"),
             (["--mesh", "model=2"], "invalid --mesh"),
             (["--mesh", "data=2,model=2x"], "invalid --mesh"),
             (["--recompute"], "--mesh"),
-            (["--mesh", "data=1,model=2", "--optimizer", "lamb"], "use --optimizer adamw or sgd"),
             (["--mesh", "data=5,model=2"], "mesh 5 x 1 x 2 does not match"),
+            (["--mesh", "data=1,experts=2,model=1"], "--mesh data=1,experts=2,model=1 shards experts, which the model has none of: give --experts"),
+            (["--mesh", "data=1,model=1", "--experts", "2", "--experts-per-token", "3"], "--experts-per-token 3 exceeds --experts 2"),
+            (["--mesh", "pipeline=1,data=1,model=1", "--experts", "2"], "--experts does not support pipelines"),
+            (["--mesh", "data=1,model=1", "--experts", "2", "--fake", "2"], "--experts supports neither --fake nor --device cuda"),
             (["--mesh", "pipeline=2,data=1"], "invalid --mesh"),
             (["--mesh", "pipeline=3,data=1,model=1"], "mesh 3 x 1 does not match"),
-            (["--mesh", "pipeline=1,data=1,model=1", "--checkpoint", os.path.join(folder, "run")], "--checkpoint does not support pipelines"),
+            (["--mesh", "pipeline=1,data=1,model=1", "--device", "cuda"], "--device does not support pipelines"),
+            (["--mesh", "data=1,model=2", "--device", "cuda", "--optimizer", "lamb"], "--device cuda supports neither --optimizer lamb or muon"),
+            (["--mesh", "data=1,model=2", "--device", "cuda", "--optimizer", "muon"], "--device cuda supports neither --optimizer lamb or muon"),
             (["--mesh", "pipeline=2,data=1,model=1", "--schedule", "zb-h1"], "must not be below that of ranks"),
             (["--schedule", "gpipe"], "--mesh"),
             (["--seed", "-1"], "--seed"),
@@ -364,7 +421,7 @@ def refuses(program, mpi):
             (["--reproducible", "--accumulate", "2"], "--reproducible supports neither"),
             (["--compress", "f8"], "--compress"),
             (["--compress", "int8", "--precision", "bf16"], "--compress supports neither"),
-            (["--mesh", "data=1,model=2", "--compress", "bf16"], "leave one of them out"),
+            (["--mesh", "data=1,model=2", "--compress", "int8"], "use --compress bf16"),
             (["--rank", "1"], "--fake"),
             (["--fake", "4", "--save-model", os.path.join(folder, "model")], "leave out --save-model"),
             (["--fake", "4", "--rank", "4"], "--rank 4 is not one of the 4 ranks of --fake"),
@@ -375,7 +432,7 @@ def refuses(program, mpi):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["learns", "agrees", "repeats", "stages", "splits", "pipelines", "costs", "fakes", "precision", "compresses",
+    parser.add_argument("what", choices=["learns", "agrees", "repeats", "stages", "splits", "experts", "pipelines", "costs", "fakes", "precision", "compresses",
                                           "resumes", "models", "refuses"])
     parser.add_argument("program")
     parser.add_argument("--mpi", action="store_true")
@@ -386,7 +443,7 @@ def main():
         common = {"models": [], "learns": TINY, "precision": TINY, "resumes": TINY,
                   "pipelines": ["--layers", "4", *TINY[2:], *SHORT]}.get(options.what, [*TINY, *SHORT])
         how = ways(options.program, options.mpi, common)
-        {"fakes": functools.partial(fakes, program=options.program), "learns": learns, "agrees": agrees, "repeats": repeats, "stages": stages, "splits": splits, "pipelines": pipelines,
+        {"fakes": functools.partial(fakes, program=options.program), "learns": learns, "agrees": agrees, "repeats": repeats, "stages": stages, "splits": splits, "experts": experts, "pipelines": pipelines,
          "costs": costs, "precision": precision, "compresses": compresses, "resumes": resumes, "models": models}[options.what](how)
 
 

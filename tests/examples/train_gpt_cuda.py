@@ -10,7 +10,7 @@ micro-batches, clipping, recomputation and checkpoints work; what is not support
 import os
 import sys
 
-from programs import ROOT, agree, refused, report, resume
+from programs import ROOT, agree, refused, report, resume, same_weights
 
 SMALL = ["--layers", "1", "--width", "16", "--heads", "2", "--context", "16", "--batch", "2",
          "--learning-rate", "1e-3", "--sample", "2", "--text", os.path.join(ROOT, "docs", "dlpack.md")]
@@ -37,14 +37,21 @@ def main():
     agree("model=2", expected[1], report(on_gpus(1, 2, *SHORT, "--zero", "1")), "step_losses")
     several = ["--accumulate", "2", "--clip", "0.5", "--recompute", "--precision", "bf16", "--zero", "2"]
     agree("bf16", report(on_host(2, *several)), report(on_gpus(2, 1, *SHORT, *several)), "step_losses", 1e-2)
+    bf16 = on_gpus(2, 1, *SHORT, "--precision", "bf16", "--zero", "1")
+    offloaded = report(bf16, "--offload")
+    same_weights({"in GPU memory": report(bf16), "offloaded": offloaded})
+    for ledger in offloaded["memory"]:
+        if ledger["offloaded"]["held"] == 0 or ledger["optimizer"]["peak"] != 0:
+            sys.exit(f"--offload: {ledger}")
     for what, words in [
         (["--ranks", "2"], "--device cuda needs --mesh"),
         (["--mesh", "data=1,model=1", "--backend", "threads"], "NCCL"),
         (["--mesh", "data=1,context=2,model=1"], "--device cuda does not support context="),
         (["--mesh", "pipeline=2,data=1,model=1", "--accumulate", "2"], "--device does not support pipelines"),
-        (["--mesh", "data=1,model=1", "--compress", "bf16"], "--mesh does not support --compress"),
+        (["--mesh", "data=1,model=1", "--compress", "bf16"], "--device cuda supports neither --optimizer lamb or muon nor --compress"),
     ]:
         refused([program, "--device", "cuda", *what, *SHORT], words, 1)
+    refused([host, "--backend", "threads", "--ranks", "1", "--mesh", "data=1,model=1", "--offload", *SHORT], ".offload supports GPU memory only", 1)
     refused([host, "--device", "cuda", "--mesh", "data=1,model=1", *SHORT], "use train_gpt_cuda", 1)
     resume("stage 2 on 2", on_gpus(2, 1, *SMALL, "--zero", "2", "--steps", "40"))
 

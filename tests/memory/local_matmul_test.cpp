@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <distx/memory/local_matmul.hpp>
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -58,6 +59,23 @@ TEST_CASE_TEMPLATE("local_matmul matches the definition for any shape and memory
   check<T>(130, 300, 270, false, true, false, T(-0.5), T(2));
   check<T>(3, 0, 2, false, false, false, T(1), T(0.5));
   check<T>(0, 3, 2, false, false, false, T(1), T(0));
+}
+
+TEST_CASE_TEMPLATE("products have the same bits at every width of vector registers", T, float, double) {
+  const std::size_t widest = distx::detail::lane_bytes();
+  for (const auto& [rows, inner, columns] : {std::array{1, 1, 1}, {5, 9, 13}, {67, 300, 270}, {8, 64, 64}}) {
+    const auto m = static_cast<std::size_t>(rows), k = static_cast<std::size_t>(inner),
+               n = static_cast<std::size_t>(columns);
+    const auto a = numbers<T>(m * k, 1), b = numbers<T>(k * n, 2);
+    const auto product = [&](std::size_t bytes) {
+      distx::detail::lane_bytes() = bytes;
+      std::vector<T> c(m * n);
+      distx::local_matmul(distx::HostStream{}, distx::MatrixRef<T>{c, m, n}, {a, m, k}, {b, k, n}, T(0.7));
+      distx::detail::lane_bytes() = widest;
+      return c;
+    };
+    for (std::size_t bytes = 32; bytes <= widest; bytes *= 2) CHECK(product(bytes) == product(16));
+  }
 }
 
 TEST_CASE("with keep = 0 old values are not read") {

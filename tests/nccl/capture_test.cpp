@@ -160,7 +160,7 @@ TEST_CASE(
     "captured") {
   gpu_ranks::on_gpus(2, [&](NcclCommunicator& comm) {
     compare<bfloat16>(comm, {.stage = 2});
-    compare<bfloat16, distx::Precision<bfloat16>>(comm, {.stage = 1});
+    compare<bfloat16, distx::Precision<bfloat16>>(comm, {.stage = 1, .offload = true});
     compare<bfloat16, distx::Precision<float>>(comm, {.stage = 2});
     compare<float, distx::Compress<bfloat16>>(comm, {.stage = 1});
   });

@@ -18,22 +18,23 @@ using Training = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::On<Cuda
 
 }  // namespace
 
-TEST_CASE("a checkpoint of a training in GPUs' memory loads at any stage on any number of ranks") {
-  for (const auto& [saving, from, loading, to] :
-       {std::tuple(3, 3, 2, 1), std::tuple(2, 0, 3, 3), std::tuple(1, 2, 2, 2)}) {
+TEST_CASE("a checkpoint of a training in GPUs' memory loads at any stage on any number of ranks, offloaded or not") {
+  for (const auto& [saving, from, saves_offloaded, loading, to, loads_offloaded] :
+       {std::tuple(3, 3, false, 2, 1, true), std::tuple(2, 0, true, 3, 3, false),
+        std::tuple(1, 2, false, 2, 2, false)}) {
     const examples::TemporaryFolder folder;
     nccl_test::WholeArrays saved, loaded;
-    const auto run = [&](int ranks, int stage, auto&& f) {
+    const auto run = [&](int ranks, int stage, bool offload, auto&& f) {
       on_ranks(ranks, [&](auto& connector) {
         distx::NcclCommunicator comm(connector);
         std::vector<distx::Parameter<float, Cuda>> parameters;
         parameters.emplace_back("a.weight", 1001, distx::ParameterOptions{.rows = 13});
         parameters.emplace_back("a.bias", 33);
-        Training training(comm, parameters, distx::AdamW{}, {.stage = stage});
+        Training training(comm, parameters, distx::AdamW{}, {.stage = stage, .offload = offload});
         f(comm, training, parameters);
       });
     };
-    run(saving, from, [&](auto& comm, Training& training, auto& parameters) {
+    run(saving, from, saves_offloaded, [&](auto& comm, Training& training, auto& parameters) {
       for (const auto& parameter : parameters) {
         const auto weights = training.unshard(parameter);
         const auto gradient = training.gradient(parameter);
@@ -48,7 +49,7 @@ TEST_CASE("a checkpoint of a training in GPUs' memory loads at any stage on any 
       saved.add(training);
       CHECK(comm.size() == saving);
     });
-    run(loading, to, [&](auto&, Training& training, auto&) {
+    run(loading, to, loads_offloaded, [&](auto&, Training& training, auto&) {
       CHECK(distx::checkpoint::load(*distx::checkpoint::latest(folder.path()), training).ranks == saving);
       loaded.add(training);
     });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // A GPT on GPUs, whose layers are those of the host with another memory space: it learns with the host's losses.
-#include "../../examples/models/mesh_gpt.hpp"
+#include "../examples/counting_text.hpp"
 
 #include <doctest/doctest.h>
 
@@ -23,15 +23,6 @@ using gpu_meshes::Rank;
 const examples::GptShape shape{.vocabulary = 11, .context = 7, .width = 16, .layers = 2, .heads = 4};
 constexpr int sequences = 4, steps = 6;
 
-/// Returns sequences whose tokens increase by 3 modulo 11: inputs with `ahead` 0, and their targets with `ahead` 1.
-std::vector<examples::Token> text(int step, int first, int count, std::size_t ahead) {
-  std::vector<examples::Token> tokens;
-  for (int sequence = first; sequence < first + count; ++sequence)
-    for (std::size_t t = ahead; t < shape.context + ahead; ++t)
-      tokens.push_back(static_cast<examples::Token>((static_cast<std::size_t>(2 * sequence + step) + 3 * t) % 11));
-  return tokens;
-}
-
 /// Returns this rank's losses.
 template <class Space, class Weight, int Stage, bool SequenceParallel, bool Recompute, class... Policies>
 std::vector<double> losses_in(const Mesh& mesh) {
@@ -45,7 +36,8 @@ std::vector<double> losses_in(const Mesh& mesh) {
   std::vector<double> losses;
   for (int step = 0; step < steps; ++step) {
     auto [loss, kept] =
-        model.forward(text(step, first, count, 0), text(step, first, count, 1), shape.context, training);
+        model.forward(test::counting_text(shape.context, step, first, count, 0),
+                      test::counting_text(shape.context, step, first, count, 1), shape.context, training);
     model.backward(std::move(kept), training);
     training.step({.learning_rate = 0.02});
     losses.push_back(static_cast<double>(loss));

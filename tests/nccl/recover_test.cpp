@@ -65,7 +65,7 @@ void train(Ending& ending, int ranks, int stage, int victim, std::uint64_t call)
     };
     distx::NcclCommunicator comm(connector, nccl_test::options);
     auto parameters = model();
-    Training training(comm, parameters, distx::AdamW{}, {.stage = stage});
+    Training training(comm, parameters, distx::AdamW{}, {.stage = stage, .offload = stage % 2 == 1});
     constructed.arrive_and_wait();  // the loss of a rank would end the others' constructors
     bool lost = false;
     for (std::uint64_t step = 0;;) try {

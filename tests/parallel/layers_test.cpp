@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
 #include <distx/comm/decorators/metered.hpp>
+#include <distx/parallel/layers/embedding.hpp>
 #include <distx/parallel/layers/transformer_block.hpp>
 #include <distx/parallel/mesh_parallel.hpp>
 #include <distx/tensor.hpp>
@@ -8,6 +9,7 @@
 #include <map>
 
 #include "toy.hpp"
+#include "words_thrown.hpp"
 
 namespace layers_test {
 
@@ -189,6 +191,32 @@ TEST_CASE("a ParallelMlp equals the unsharded MLP, with one all-reduce forward a
 TEST_CASE("a ParallelAttention equals the unsharded attention, with one all-reduce forward and one backward") {
   check_all<Attention>(1, 1);
 }
+TEST_CASE("an embedding refuses sequences that are longer than its context, on every rank, also in a ring's order") {
+  struct Context {};
+  using Mesh = distx::Mesh<Data, Context, Model>;
+  toy::on_ranks(2, [](distx::ThreadCommunicator& comm) {
+    const Mesh mesh(comm, {1, 2, 1});
+    const auto words = [&]<class Axis>(std::type_identity<Axis>) {
+      using S = distx::layers::TensorParallel<Mesh, Data, Model, false, distx::Host, Axis>;
+      const distx::layers::ParallelEmbedding<double, S> layer("embedding", mesh, 9, 8, 4, At{1}, At{2}, 1);
+      distx::TensorParameterList<> list;
+      layer.for_each_parameter([&](const auto& parameter) { list.add(parameter); });
+      distx::MeshParallel<Data, distx::ZeRO<0>> training(mesh, list, distx::SGD{});
+      const auto ids = distx::zeros<int, typename S::tokens>(mesh, {1, 12});
+      const auto thrown = test::words_thrown<distx::InvalidArgument>([&] { (void)layer.forward(ids, training); });
+      const auto fit = distx::zeros<int, typename S::tokens>(mesh, {1, 8});
+      CHECK(layer.forward(fit, training).extent(1) == 8);
+      return thrown;
+    };
+    for (const auto& each :
+         {words(std::type_identity<Context>()), words(std::type_identity<distx::layers::Ring<Context>>())})
+      CHECK_MESSAGE(
+          each.find("invalid length 12 of sequences: must not exceed the context 8 of 'embedding.positions'") !=
+              std::string::npos,
+          each);
+  });
+}
+
 TEST_CASE("a TransformerBlock equals the unsharded block, with one all-reduce per branch forward and backward") {
   check_all<Block>(2, 6);
 }

@@ -74,6 +74,7 @@ void train(const Grid& mesh, const distx::DataParallelOptions& options, const Wh
   distx::TensorParameterList<Space> list;
   list.add(sharded, same, terms);
   distx::MeshParallel<Data, distx::ZeRO<Stage>, distx::On<Space>> training(mesh, list, distx::AdamW{}, options);
+  if (options.offload || !options.state_folder.empty()) CHECK(training.memory().optimizer.peak == 0);
 
   const int mine = samples / mesh.size<Data>(), begin = mine * mesh.coordinate<Data>();
   for (int step = 0; step < steps; ++step) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "mesh_model.hpp"
+#include "words_thrown.hpp"
 
 TEST_CASE("weights distributed over a mesh train as in one process, at every stage") {
   using distx::Host;
@@ -131,4 +132,30 @@ TEST_CASE("custom updates of what a rank owns on a mesh give the weights of upda
       CHECK(trained(true) == expected);
     });
   }
+}
+
+TEST_CASE("ranks along the model axis with other lists of weights, options or optimizers get the difference") {
+  using mesh_model::Grid, mesh_model::Data, mesh_model::Model;
+  using Split = distx::Layout<distx::Shard<0, Model>>;
+  toy::on_ranks(2, [](distx::ThreadCommunicator& comm) {
+    const bool first = comm.rank() == 0;
+    const auto differs = [&](bool swaps, const distx::DataParallelOptions& options, float momentum) {
+      auto own = comm.split(0, comm.rank());
+      const Grid mesh(own, {1, 2});
+      const auto one = [](const auto&) { return 1.0f; };
+      const distx::TensorParameter<float, 2, Grid, Split> a("a", mesh, {4, 3}, one), b("b", mesh, {4, 3}, one);
+      distx::TensorParameterList<> list;
+      swaps ? list.add(b).add(a) : list.add(a).add(b);
+      return test::words_thrown<distx::MismatchError>(
+          [&] { distx::MeshParallel<Data, distx::ZeRO<0>>(mesh, list, distx::SGD{.momentum = momentum}, options); });
+    };
+    const auto order = differs(!first, {}, 0);
+    CHECK_MESSAGE(order.find("weight 0 differs: rank 0 has 'a' of 4 x 3; rank 1 has 'b' of 4 x 3") != std::string::npos,
+                  order);
+    const auto clipping = differs(false, {.clip_norm = first ? 1.0 : 2.0}, 0);
+    CHECK_MESSAGE(clipping.find(".clip_norm differs: rank 0 has 1; rank 1 has 2") != std::string::npos, clipping);
+    const auto optimizer = differs(false, {}, first ? 0.5f : 0.9f);
+    CHECK_MESSAGE(optimizer.find("the optimizer differs: rank 0 has distx::SGD{.momentum = 0.5") != std::string::npos,
+                  optimizer);
+  });
 }

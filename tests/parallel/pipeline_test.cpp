@@ -154,18 +154,14 @@ Result train(const Run& run, const Schedule& schedule) {
       pipeline.run();
       training.step({.learning_rate = 1e-2});
     }
-    const auto scope = training.evaluate();
-    for (const auto& stage : stages)
-      for (const auto& block : stage.blocks) {
-        block.for_each_parameter([&](const auto& parameter) {
-          const auto open = training.unshard(parameter);
-          const auto whole = distx::gather(parameter, 0);
-          const std::scoped_lock lock(mutex);
-          auto& into = result.weights[static_cast<std::size_t>(parameter.name()[5] - '0')];
-          into.insert(into.end(), whole.values().begin(), whole.values().end());
-          result.norm = training.gradient_norm();
-        });
-      }
+    training.for_each_full_weight([&](const std::string& name, const auto& whole) {
+      if (mesh.rank() != 0) return;
+      const std::scoped_lock lock(mutex);
+      auto& into = result.weights[static_cast<std::size_t>(name[5] - '0')];
+      const auto* const values = static_cast<const float*>(whole.data());
+      into.insert(into.end(), values, values + whole.size());
+      result.norm = training.gradient_norm();
+    });
   });
   return result;
 }

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 
 #include "distx/shm/detail/segment.hpp"
+#include "distx/tensor/ops/ring_attention.hpp"
 #include "shm/forked.hpp"
 #include "shm/system.hpp"
 
@@ -77,6 +78,25 @@ TEST_CASE("every wait for a killed rank throws RankFailure and leaves nothing in
     });
     CHECK(ended == std::vector<int>{0, 1000 + SIGKILL, 0});
   }
+}
+
+TEST_CASE("ring attention throws RankFailure if a rank is killed between two passes of the others") {
+  struct Context {};
+  const auto ended = test::forked(3, [&](test::ForkedConnector& connector, test::Board&) {
+    Comm comm(connector, 60s);
+    const distx::Mesh<Context> mesh(comm, {3});
+    const auto x = distx::random<float, distx::Shard<1, Context>>(mesh, {1, 48, 3, 2, 8}, 1);
+    const auto pass = [&] {
+      const auto [y, log_sums] = distx::ops::ring_attention(x);
+      static_cast<void>(distx::ops::ring_attention_backward(x, y, log_sums, y));
+    };
+    for (int i = 0; i < 3; ++i) pass();
+    if (comm.rank() == 1) ::raise(SIGKILL);
+    return ends_in_failure([&] {
+      for (;;) pass();
+    });
+  });
+  CHECK(ended == std::vector<int>{0, 1000 + SIGKILL, 0});
 }
 
 TEST_CASE("a rank that is killed during its work leaks nothing") {

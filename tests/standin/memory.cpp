@@ -61,6 +61,8 @@ Memory& all() {
   return *memory;
 }
 
+thread_local std::size_t most_page_locked = std::size_t{1} << 40;
+
 Address address_of(const void* memory) { return reinterpret_cast<Address>(memory); }
 void* at(Address address) { return reinterpret_cast<void*>(address); }
 
@@ -90,6 +92,7 @@ std::pair<Address, Address> pages_of(Address begin, std::size_t bytes) {
 }  // namespace
 
 void memory(std::size_t bytes) { all().total = bytes; }
+void page_locked(std::size_t bytes) { most_page_locked = bytes; }
 std::size_t overruns() { return all().overruns; }
 
 Place place(const void* address) {
@@ -172,7 +175,7 @@ std::size_t free_bytes(int device) {
 }
 
 void* allocate_host(std::size_t bytes) {
-  if (bytes > std::size_t{1} << 40) return nullptr;
+  if (bytes > most_page_locked) return nullptr;
   void* const begin = std::aligned_alloc(page, pages(bytes));
   if (begin == nullptr) return nullptr;
   std::memset(begin, poison_of_new, pages(bytes));

@@ -25,6 +25,8 @@ void compute_capability(int device, int capability);
 void same_uuid(int device, int other);
 /// The bytes of memory that each GPU has from now on.
 void memory(std::size_t bytes);
+/// The most bytes that each allocation of page-locked memory by this thread may have from now on.
+void page_locked(std::size_t bytes);
 /// Each stream waits this long before each operation; negative: a little, now and then.
 void delay(int microseconds);
 

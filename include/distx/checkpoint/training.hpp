@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <source_location>
@@ -74,8 +75,10 @@ Loaded load(const std::filesystem::path& folder, const SavedTraining<Space>& tra
 }  // namespace detail
 
 /// Returns the folder of the newest complete checkpoint in a directory, or nothing if there is none. Local.
+/// @param before  ignores the checkpoints of this step and of later ones
 /// @throws CheckpointError if the directory, or a checkpoint in it, exists and cannot be read
-[[nodiscard]] std::optional<std::filesystem::path> latest(const std::filesystem::path& directory);
+[[nodiscard]] std::optional<std::filesystem::path> latest(
+    const std::filesystem::path& directory, std::uint64_t before = std::numeric_limits<std::uint64_t>::max());
 
 /// Saves a DataParallel or a MeshParallel in a new folder `step-<number>` of `directory`. Collective over the
 /// training's ranks, between steps; every rank writes its share of the state at the same time.

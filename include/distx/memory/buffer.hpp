@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -105,6 +106,10 @@ struct staging_buffer {
 };
 template <class T, MemorySpace Space>
 using StagingBuffer = typename staging_buffer<T, Space>::type;
+
+/// Whether work on a space's streams accesses staging buffers in place, as GPUs do page-locked memory.
+template <MemorySpace Space>
+inline constexpr bool reaches_staging = !std::same_as<StagingBuffer<std::byte, Space>, Buffer<std::byte, Host>>;
 
 }  // namespace detail
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <string>
+#include <utility>
 
 #include "distx/core/error.hpp"
 #include "distx/memory/buffer.hpp"
@@ -47,69 +47,86 @@ void check_product(const Out& out, const In& left, const In& right) {
                           {.operation = "local_matmul"});
 }
 
-/// Blocks of both operands, packed so that the innermost loop reads memory in order, padded with zeros.
-template <std::floating_point T>
-class MatmulBlock {
- public:
-  static constexpr std::size_t tile_rows = 4;
-  static constexpr std::size_t tile_columns = 2 * Lanes<T>::size;
-  static constexpr std::size_t most_rows = 64, most_inner = 256, most_columns = 256;
+DISTX_KERNELS_BEGIN
+/// Adds scale * left * right to `out`, block by block. Blocks of both operands are packed so that the innermost loop
+/// reads memory in order, and padded with zeros.
+struct AddProduct {
+  static constexpr std::size_t most_rows = 64, most_inner = 256, most_columns = 256, tile_rows = 4;
 
-  MatmulBlock() : left_(most_rows * most_inner, uninitialized), right_(most_inner * most_columns, uninitialized) {}
-
-  void pack_left(MatrixRef<const T> from, std::size_t row, std::size_t rows, std::size_t k, std::size_t inner,
-                 T scale) {
-    for (std::size_t tile = 0; tile < rows; tile += tile_rows)
-      for (std::size_t p = 0; p < inner; ++p)
-        for (std::size_t i = 0; i < tile_rows; ++i)
-          left_[tile * inner + p * tile_rows + i] = tile + i < rows ? scale * *from.at(row + tile + i, k + p) : T{0};
-  }
-  void pack_right(MatrixRef<const T> from, std::size_t k, std::size_t inner, std::size_t column, std::size_t columns) {
-    for (std::size_t tile = 0; tile < columns; tile += tile_columns)
-      for (std::size_t p = 0; p < inner; ++p)
-        for (std::size_t j = 0; j < tile_columns; ++j)
-          right_[tile * inner + p * tile_columns + j] = tile + j < columns ? *from.at(k + p, column + tile + j) : T{0};
-  }
-  /// Adds the product of the packed blocks to `out`.
-  void add_to(MatrixRef<T> out, std::size_t row, std::size_t rows, std::size_t column, std::size_t columns,
-              std::size_t inner) const {
-    for (std::size_t j = 0; j < columns; j += tile_columns)
-      for (std::size_t i = 0; i < rows; i += tile_rows) {
-        const auto product = tile(left_.data() + i * inner, right_.data() + j * inner, inner);
-        for (std::size_t r = 0; r < std::min(tile_rows, rows - i); ++r)
-          for (std::size_t c = 0; c < std::min(tile_columns, columns - j); ++c)
-            *out.at(row + i + r, column + j + c) += product[r * tile_columns + c];
+  template <std::size_t Bytes, class T>
+  static void run(MatrixRef<T> out, MatrixRef<const T> left, MatrixRef<const T> right, T scale, T* of_left,
+                  T* of_right) {
+    constexpr std::size_t tile_columns = 2 * Bytes / sizeof(T);
+    for (std::size_t column = 0; column < out.columns; column += most_columns) {
+      const std::size_t columns = std::min(most_columns, out.columns - column);
+      for (std::size_t k = 0; k < left.columns; k += most_inner) {
+        const std::size_t inner = std::min(most_inner, left.columns - k);
+        pack<Bytes, tile_columns>(right.transpose(), column, columns, k, inner, T{1}, of_right);
+        for (std::size_t row = 0; row < out.rows; row += most_rows) {
+          const std::size_t rows = std::min(most_rows, out.rows - row);
+          pack<Bytes, tile_rows>(left, row, rows, k, inner, scale, of_left);
+          for (std::size_t j = 0; j < columns; j += tile_columns)
+            for (std::size_t i = 0; i < rows; i += tile_rows) {
+              T product[tile_rows * tile_columns];
+              multiply<Bytes>(of_left + i * inner, of_right + j * inner, inner, product);
+              add<Bytes>(out, row + i, std::min(tile_rows, rows - i), column + j, std::min(tile_columns, columns - j),
+                         product);
+            }
+        }
       }
+    }
   }
 
  private:
-  using Tile = std::array<T, tile_rows * tile_columns>;
-
-  static Tile tile(const T* left, const T* right, std::size_t inner) {
-    using V = Lanes<T>;
-    std::array<V, tile_rows> low;
-    std::array<V, tile_rows> high;
-    low.fill(T{0});
-    high.fill(T{0});
-    for (std::size_t p = 0; p < inner; ++p, left += tile_rows, right += tile_columns) {
-      const V first = V::load(right);
-      const V second = V::load(right + V::size);
-      for (std::size_t i = 0; i < tile_rows; ++i) {
-        low[i] += left[i] * first;
-        high[i] += left[i] * second;
+  /// Writes `count` rows from `row` on, `Tile` at a time: of these, column after column.
+  template <std::size_t Bytes, std::size_t Tile, class T>
+  static void pack(MatrixRef<const T> from, std::size_t row, std::size_t count, std::size_t k, std::size_t inner,
+                   T scale, T* to) {
+    using V = Lanes<T, Bytes>;
+    const std::size_t next_row = from.transposed ? 1 : from.columns, next_column = from.transposed ? from.rows : 1;
+    for (std::size_t tile = 0; tile < count; tile += Tile) {
+      const std::size_t whole = std::min(Tile, count - tile);
+      const T* at = from.at(row + tile, k);
+      for (std::size_t p = 0; p < inner; ++p, at += next_column, to += Tile) {
+        if constexpr (Tile % V::size == 0) {
+          if (whole == Tile && next_row == 1) {
+            for (std::size_t i = 0; i < Tile; i += V::size) (V(scale) * V::load(at + i)).store(to + i);
+            continue;
+          }
+        }
+        for (std::size_t i = 0; i < whole; ++i) to[i] = scale * at[i * next_row];
+        for (std::size_t i = whole; i < Tile; ++i) to[i] = T{0};
       }
     }
-    Tile product;
-    for (std::size_t i = 0; i < tile_rows; ++i) {
-      low[i].store(product.data() + i * tile_columns);
-      high[i].store(product.data() + i * tile_columns + V::size);
-    }
-    return product;
   }
-
-  Buffer<T> left_;
-  Buffer<T> right_;
+  /// Adds a part of a tile to a part of `out`.
+  template <std::size_t Bytes, class T>
+  static void add(MatrixRef<T> out, std::size_t row, std::size_t rows, std::size_t column, std::size_t columns,
+                  const T* tile) {
+    using V = Lanes<T, Bytes>;
+    const std::size_t next_row = out.transposed ? 1 : out.columns, next_column = out.transposed ? out.rows : 1;
+    T* at = out.at(row, column);
+    for (std::size_t r = 0; r < rows; ++r, at += next_row, tile += 2 * V::size)
+      if (columns == 2 * V::size && next_column == 1)
+        for (std::size_t c = 0; c < columns; c += V::size) (V::load(at + c) + V::load(tile + c)).store(at + c);
+      else
+        for (std::size_t c = 0; c < columns; ++c) at[c * next_column] += tile[c];
+  }
+  /// Computes one tile of the product. Without loops over its rows, which -O2 keeps, and with them the sums in memory.
+  template <std::size_t Bytes, class T>
+  static void multiply(const T* left, const T* right, std::size_t inner, T* product) {
+    using V = Lanes<T, Bytes>;
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      V low[] = {(static_cast<void>(I), V(T{0}))...}, high[] = {(static_cast<void>(I), V(T{0}))...};
+      for (std::size_t p = 0; p < inner; ++p, left += tile_rows, right += 2 * V::size) {
+        const auto first = V::load(right).to_native(), second = V::load(right + V::size).to_native();
+        ((low[I] += V::from_native(left[I] * first), high[I] += V::from_native(left[I] * second)), ...);
+      }
+      ((low[I].store(product + I * 2 * V::size), high[I].store(product + I * 2 * V::size + V::size)), ...);
+    }(std::make_index_sequence<tile_rows>());
+  }
 };
+DISTX_KERNELS_END
 
 }  // namespace detail
 
@@ -124,20 +141,11 @@ void local_matmul(HostStream, MatrixRef<T> out, std::type_identity_t<MatrixRef<c
                   std::type_identity_t<T> keep = 0) {
   detail::check_product(out, left, right);
   for (T& value : out.values) value = keep == 0 ? T{0} : keep * value;
-  using Block = detail::MatmulBlock<T>;
-  Block block;
-  for (std::size_t column = 0; column < out.columns; column += Block::most_columns) {
-    const std::size_t columns = std::min(Block::most_columns, out.columns - column);
-    for (std::size_t k = 0; k < left.columns; k += Block::most_inner) {
-      const std::size_t inner = std::min(Block::most_inner, left.columns - k);
-      block.pack_right(right, k, inner, column, columns);
-      for (std::size_t row = 0; row < out.rows; row += Block::most_rows) {
-        const std::size_t rows = std::min(Block::most_rows, out.rows - row);
-        block.pack_left(left, row, rows, k, inner, scale);
-        block.add_to(out, row, rows, column, columns, inner);
-      }
-    }
-  }
+  using Kernel = detail::AddProduct;
+  const Buffer<T> blocks((Kernel::most_rows + Kernel::most_columns) * Kernel::most_inner, uninitialized);
+  T* const of_left = blocks.data();
+  detail::run_on_lanes<Kernel>(detail::lane_bytes(), out, left, right, scale, of_left,
+                               of_left + Kernel::most_rows * Kernel::most_inner);
 }
 
 }  // namespace distx::inline DISTX_ABI

@@ -15,7 +15,7 @@ namespace distx::inline DISTX_ABI {
 namespace observe {
 
 /// The purpose of memory that a training holds.
-enum class MemoryKind : std::uint8_t { weights, gradients, optimizer, replicas, in_flight, activations };
+enum class MemoryKind : std::uint8_t { weights, gradients, optimizer, replicas, in_flight, activations, offloaded };
 
 /// The bytes that one rank holds for each purpose, now and at peak. A value.
 struct MemoryLedger {
@@ -32,7 +32,10 @@ struct MemoryLedger {
   Use in_flight;  ///< buffers of buckets and gathered weights
   /// What forward passes keep for their backward passes: of layers of `distx::layers`, and what a program counts.
   Use activations;
-  Use total;  ///< of all purposes together; its peak is not the sum of their peaks
+  /// Optimizer states and master weights in files, which the kernel may keep in memory, or, while a GPU trains, in host
+  /// memory; `total` does not count them.
+  Use offloaded;
+  Use total;  ///< of all other purposes together; its peak is not the sum of their peaks
 
   /// Returns the bytes as text: "weights 16 bytes, gradients …; in all …, peak …".
   [[nodiscard]] std::string to_string() const {
@@ -43,7 +46,8 @@ struct MemoryLedger {
            (replicas.peak == 0 ? "" : one("replicas", replicas)) +
            (activations.peak == 0 ? "" : one("activations", activations)) + "in flight " +
            std::to_string(in_flight.held) + " bytes; in all " + std::to_string(total.held) + ", peak " +
-           std::to_string(total.peak);
+           std::to_string(total.peak) +
+           (offloaded.peak == 0 ? "" : "; offloaded " + std::to_string(offloaded.held) + " bytes");
   }
   friend bool operator==(const MemoryLedger&, const MemoryLedger&) = default;
 };
@@ -57,15 +61,17 @@ class MemoryAccount {
  public:
   void add(observe::MemoryKind kind, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
-    for (observe::MemoryLedger::Use* use : {&of(kind), &ledger_.total}) {
-      use->held += bytes;
-      use->peak = std::max(use->peak, use->held);
-    }
+    const auto count = [&](observe::MemoryLedger::Use& use) {
+      use.held += bytes;
+      use.peak = std::max(use.peak, use.held);
+    };
+    count(of(kind));
+    if (kind != observe::MemoryKind::offloaded) count(ledger_.total);
   }
   void remove(observe::MemoryKind kind, std::size_t bytes) noexcept {
     const std::lock_guard lock(mutex_);
     of(kind).held -= bytes;
-    ledger_.total.held -= bytes;
+    if (kind != observe::MemoryKind::offloaded) ledger_.total.held -= bytes;
   }
   [[nodiscard]] observe::MemoryLedger ledger() const {
     const std::lock_guard lock(mutex_);
@@ -85,6 +91,8 @@ class MemoryAccount {
         return ledger_.replicas;
       case observe::MemoryKind::activations:
         return ledger_.activations;
+      case observe::MemoryKind::offloaded:
+        return ledger_.offloaded;
       default:
         return ledger_.in_flight;
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
+#include <vector>
 
 #include "distx/optim/matrix_optimizer.hpp"
 #include "distx/optim/norm_optimizer.hpp"
@@ -36,6 +37,18 @@ template <class O>
 inline constexpr bool is_mixed = false;
 template <class Matrices, class Others>
 inline constexpr bool is_mixed<Mixed<Matrices, Others>> = true;
+
+/// Returns the names of the arrays that an optimizer keeps for each parameter, or each one declared as a matrix.
+template <class O>
+[[nodiscard]] std::vector<std::string> state_names(bool matrix) {
+  if constexpr (is_mixed<O>) {
+    return matrix ? state_names<decltype(O::matrices)>(true) : state_names<decltype(O::others)>(false);
+  } else {
+    std::vector<std::string> names;
+    for (std::size_t k = 0; k < O::states; ++k) names.push_back(state_name<O>(k));
+    return names;
+  }
+}
 
 }  // namespace detail
 

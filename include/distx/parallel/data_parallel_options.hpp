@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <string>
 #include <type_traits>
 
 #include "distx/core/detail/floating_point.hpp"
@@ -22,7 +23,8 @@ inline namespace literals {
 /// One bucket for all parameters: `{.bucket_bytes = unlimited}`.
 inline constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
 
-/// The run-time options of a DataParallel. They are compared at construction: every rank passes the same.
+/// The run-time options of a DataParallel. They are compared at construction: every rank passes the same, apart from
+/// `.state_folder`.
 struct DataParallelOptions {
   /// Bytes of gradients that are reduced together; 0 is one bucket per parameter. The first bucket has at most 1 MiB.
   std::size_t bucket_bytes = 25_MiB;
@@ -66,6 +68,16 @@ struct DataParallelOptions {
   /// Whether the steps in which `announce_batch` finds ranks without a batch divide gradients by the number of ranks
   /// with a batch, instead of the number of ranks.
   bool average_over_active = false;
+  /// A folder in which this rank keeps the optimizer's states and master weights in files that it maps, instead of in
+  /// memory; empty, in memory. The weights have the same bits. The files have no names, their bytes are reserved on the
+  /// disk when the training is constructed, and the system removes them when it ends, however the process ends. A step
+  /// reads and writes all of them, and the kernel keeps in memory what fits. The ledger counts them as offloaded. In
+  /// host memory only. It may differ between ranks.
+  std::string state_folder{};
+  /// Whether a training in GPU memory keeps the optimizer's states and master weights in page-locked host memory, which
+  /// the kernels of updates read and write in place. The weights have the same bits. Each step moves all of these bytes
+  /// to the GPU and back. The ledger counts them as offloaded. In GPU memory only.
+  bool offload = false;
 
   [[nodiscard]] bool clips() const noexcept { return detail::is_finite(clip_norm); }
   [[nodiscard]] double first_loss_scale() const noexcept { return loss_scale.value_or(65536); }

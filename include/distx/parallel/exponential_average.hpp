@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <memory>
+#include <optional>
 #include <source_location>
 #include <utility>
 #include <vector>
@@ -11,6 +12,8 @@ namespace distx::inline DISTX_ABI {
 
 template <class... Policies>
 class DataParallel;
+template <class Data, class... Policies>
+class MeshParallel;
 
 namespace detail {
 
@@ -27,9 +30,9 @@ struct AverageValues;
 
 /// An exponential moving average of the weights: average = decay * average + (1 - decay) * weight.
 ///
-/// Made by `DataParallel::ema`; the training must outlive it. Each rank holds the average of the weights that it
-/// updates, in float, or in double for double weights. Move-only. It is part of the training's state, and so of
-/// checkpoints, while it exists.
+/// Made by `DataParallel::ema` or `MeshParallel::ema`; the training must outlive it. Each rank holds the average of the
+/// weights that it updates, in float, or in double for double weights. Move-only. It is part of the training's state,
+/// and so of checkpoints, while it exists.
 /// @code
 /// auto average = training.ema(0.999);
 /// for (…) { …; training.step(options); average.update(); }
@@ -47,8 +50,9 @@ class ExponentialAverage {
   ExponentialAverage(ExponentialAverage&&) noexcept = default;
   ExponentialAverage& operator=(ExponentialAverage&&) noexcept = default;
 
-  /// Updates the average with the current weights, in the order of `after`; call it after each step. Local.
-  void update(stream after = {});
+  /// Updates the average with the current weights, in the order of `after`, or of the stream that `ema` used; call it
+  /// after each step. Local.
+  void update(const std::optional<stream>& after = {});
 
   /// A scope in which the model has the average's values instead of the weights; its end, too, is collective.
   class [[nodiscard]] scope {
@@ -73,14 +77,16 @@ class ExponentialAverage {
     std::shared_ptr<void> token_;
     [[no_unique_address]] stream after_;
   };
-  /// Replaces the model's weights by the average until the scope ends, on the stream `after`; gradients are refused in
-  /// the scope. Collective, between steps.
+  /// Replaces the model's weights by the average until the scope ends, on the stream `after`, or the one that `ema`
+  /// used; gradients are refused in the scope. Collective, between steps.
   /// @throws InvalidState during a step, or inside a scope of `unshard`
-  [[nodiscard]] scope swap_in(stream after = {}, const here& location = here::current());
+  [[nodiscard]] scope swap_in(const std::optional<stream>& after = {}, const here& location = here::current());
 
  private:
   template <class... Policies>
   friend class DataParallel;
+  template <class Data, class... Policies>
+  friend class MeshParallel;
 
   ExponentialAverage(detail::TrainingCalls<Space>& engine, double decay, stream after, const here& location);
 
@@ -90,6 +96,7 @@ class ExponentialAverage {
 
   Engine* engine_;
   double decay_;
+  [[no_unique_address]] stream after_;
   std::shared_ptr<detail::AverageValues<Space>> average_;
 };
 

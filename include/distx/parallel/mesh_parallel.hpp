@@ -19,18 +19,24 @@ namespace distx::inline DISTX_ABI {
 /// and the order of calls are DataParallel's. Everything is ordered by the mesh's stream, as operations on tensors are.
 /// An error on one rank revokes the mesh's communicators.
 ///
-/// It offers a part of DataParallel's interface. Whole weights, which `for_each_full_weight` passes there, are tensors
-/// that `redistribute` replicates inside a scope of `unshard`. It has neither `announce_batch`, for which a coordinate
-/// of the data axis without a batch would also have to join the reductions of Partial gradients along the other axes,
-/// nor `ema`, whose state would need the parts' offsets in the tensors.
+/// It offers a part of DataParallel's interface. It does not have `announce_batch`, for which a coordinate of the data
+/// axis without a batch would also have to join the reductions of Partial gradients along the other axes.
+///
+/// The optimizer is an ElementwiseOptimizer or, in the host's memory, one that needs whole weights: norms and matrices
+/// are those of whole weights. With other axes, such an optimizer updates all weights once all gradients are reduced. A
+/// NormOptimizer makes two small reductions over these axes and two over the data axis, if that shards. A
+/// MatrixOptimizer, alone or in a Mixed, assigns each matrix to one rank of the mesh: its direction is reduced to that
+/// rank, which transforms it and broadcasts it, in the type in which the optimizer computes.
 ///
 /// @tparam Data  the axis of the mesh along which batches are split
 /// @tparam Policies  those of DataParallel
 template <class Data, class... Policies>
 class MeshParallel : private TrainingMethods<false, Policies...> {
   using Methods = TrainingMethods<false, Policies...>;
-  static_assert(detail::replicates_named<Policies...> == 0,
-                "distx::MeshParallel: Replicate supports DataParallel only; remove it");
+  static_assert(
+      detail::replicates_named<Policies...> == 0,
+      "distx::MeshParallel: Replicate supports DataParallel only; remove it, and continue from checkpoints, which "
+      "load on any other mesh");
   static_assert(detail::virtual_ranks_of<Policies...> == 0,
                 "distx::MeshParallel: Reproducible supports DataParallel only, because sums along other axes of the "
                 "mesh depend on their lengths; remove it");
@@ -55,7 +61,7 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
 
   /// Constructs a training. Collective over the mesh.
   /// @throws InvalidArgument for a weight on another mesh, or sharded over the data axis; otherwise as DataParallel
-  template <detail::MeshType MeshT, ElementwiseOptimizer Optimizer>
+  template <detail::MeshType MeshT, detail::UpdatesIn<space> Optimizer>
   MeshParallel(const MeshT& mesh, const TensorParameterList<space>& parameters, const Optimizer& optimizer,
                const DataParallelOptions& options = {}, const here& location = here::current())
       : MeshParallel(mesh, parameters, optimizer, options, nullptr, location) {}
@@ -63,20 +69,20 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
   /// too. Collective over the mesh and over `stages`. An error on one rank revokes `stages` too.
   /// @param stages  along the pipeline: the ranks that hold the other stages
   /// @throws MismatchError on every rank of `stages` if options that concern all stages differ
-  template <detail::MeshType MeshT, ElementwiseOptimizer Optimizer>
+  template <detail::MeshType MeshT, detail::UpdatesIn<space> Optimizer>
   MeshParallel(const MeshT& mesh, const TensorParameterList<space>& parameters, const Optimizer& optimizer,
                const DataParallelOptions& options, AnyCommunicator<space>& stages,
                const here& location = here::current())
       : MeshParallel(mesh, parameters, optimizer, options, &stages, location) {}
   /// Diagnoses an optimizer that does not support distributed weights with one compile error.
   template <detail::MeshType MeshT, class Optimizer>
-    requires(!ElementwiseOptimizer<Optimizer>)
+    requires(!detail::UpdatesIn<Optimizer, space>)
   MeshParallel(const MeshT&, const TensorParameterList<space>&, const Optimizer&, const DataParallelOptions& = {},
                const here& = {})
       : MeshParallel(Diagnosed()) {
     static_assert(!ShardableOptimizer<Optimizer>,
-                  "distx::MeshParallel: optimizers of whole weights (LAMB, Muon, Mixed) do not support distributed "
-                  "weights; use an ElementwiseOptimizer, such as AdamW or SGD");
+                  "distx::MeshParallel: optimizers of whole weights (LAMB, Muon, Mixed) support host memory only; use "
+                  "an ElementwiseOptimizer, such as AdamW or SGD, on a GPU");
     static_assert(ShardableOptimizer<Optimizer>,
                   "distx::MeshParallel: the third argument is not an optimizer; pass an ElementwiseOptimizer, such as "
                   "distx::AdamW{}");
@@ -138,6 +144,28 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
     return all;
   }
 
+  /// Calls f(name, values) for every weight, in the order of the list, with its whole values, row-major, which are
+  /// valid during the call. One weight at a time is gathered, over all axes of the mesh. Of a pipeline, the weights are
+  /// those of this rank's stages. Collective over the mesh, between steps.
+  template <std::invocable<const std::string&, Span<const AnyElement, space>> F>
+  void for_each_full_weight(F&& f, const here& location = here::current()) {
+    this->engine_->for_each_full_weight(std::ref(f), mesh_.stream, location);
+  }
+  /// Returns an exponential moving average, of which each rank has the values that it updates. @see DataParallel::ema
+  [[nodiscard]] ExponentialAverage<space> ema(double decay, const here& location = here::current()) {
+    return ExponentialAverage<space>(*this->engine_, decay, mesh_.stream, location);
+  }
+
+  /// Diagnoses a call of `recover`, which DataParallel has.
+  template <class C>
+  std::uint64_t recover(C&) {
+    static_assert(
+        detail::always_false<C>,
+        "distx::MeshParallel: recover supports DataParallel only; after a loss, make a mesh of the ranks that "
+        "are left and a training on it, and load the last checkpoint");
+    return 0;
+  }
+
   /// @name As DataParallel's, ordered by the mesh's stream if none is passed. Norms and numbers of skipped steps are
   /// those of the whole mesh, and of all stages. Of `owned`, `.parameter` is an index in the constructor's list, and
   /// `.offset` is in this rank's part of that weight; of `state`, each array's part is a box of the whole array.
@@ -177,7 +205,7 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
           .revoke = [kept = MeshT(mesh), &state = mesh_](const std::string& message) { state.revoke(message); }};
       if (stages != nullptr) {
         check_stages(*stages, options, location);
-        part.others.push_back(stages->share());
+        part.stages.emplace(stages->share());
         part.revoke = [of_mesh = std::move(part.revoke),
                        along = std::make_shared<AnyCommunicator<space>>(stages->share())](const std::string& message) {
           of_mesh(message);
@@ -185,15 +213,22 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
         };
       }
       for (const auto& entry : detail::TensorAccess::entries(parameters)) {
-        auto& listed = part.parameters.emplace_back(entry.name, entry.type(), entry.empty, entry.part, entry.counted);
+        auto& listed = part.parameters.emplace_back(entry.name, entry.type(), entry.empty, entry.part, entry.counted,
+                                                    entry.cutting != 0, entry.trained(), entry.rows);
         for (std::size_t axis = 0; axis < MeshT::axes; ++axis)
           if ((others & ~entry.cutting) >> axis & 1U)
             listed.part.first = listed.part.first && mesh.coordinates()[axis] == 0;
         if (!entry.trained()) continue;
         if (this->engine_->policies().has_master(entry.type())) listed.arrays.emplace_back("master");
-        for (std::size_t k = 0; k < Optimizer::states; ++k) listed.arrays.push_back(detail::state_name<Optimizer>(k));
+        for (auto& name : detail::state_names<Optimizer>(entry.rows > 0)) listed.arrays.push_back(std::move(name));
       }
-      if constexpr (others != 0) part.others.push_back(mesh_.over(others).share());
+      if constexpr (others != 0) {
+        part.across.emplace(mesh_.over(others).share());
+        part.whole.emplace(mesh_.world.share());
+      }
+      part.optimizer = detail::describe_optimizer(optimizer);
+      part.by_norms = NormOptimizer<Optimizer>;
+      part.matrices = detail::matrix_transform<space>(optimizer);
       detail::join_mesh(*this->engine_, std::move(part));
     });
   }

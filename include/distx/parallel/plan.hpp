@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "distx/core/error.hpp"
 #include "distx/optim/adamw.hpp"
@@ -33,15 +34,16 @@ struct TrainingPlan {
   std::uint64_t weights = 0;
   std::uint64_t gradients = 0;
   std::uint64_t optimizer = 0;
-  std::uint64_t sent = 0;      ///< in each step, by bandwidth-optimal collectives
-  std::uint64_t replicas = 0;  ///< copies of weights and optimizer states, with the policy Replicate
+  std::uint64_t sent = 0;       ///< in each step, by bandwidth-optimal collectives
+  std::uint64_t replicas = 0;   ///< copies of weights and optimizer states, with the policy Replicate
+  std::uint64_t offloaded = 0;  ///< optimizer states and master weights in files, or of GPUs in host memory
 
-  /// Returns the bytes held.
+  /// Returns the bytes held in the training's memory: all but the offloaded ones.
   [[nodiscard]] std::uint64_t total() const noexcept { return weights + gradients + optimizer + replicas; }
   /// Returns the plan of two sets of parameters together.
   friend TrainingPlan operator+(const TrainingPlan& a, const TrainingPlan& b) noexcept {
-    return {a.weights + b.weights, a.gradients + b.gradients, a.optimizer + b.optimizer, a.sent + b.sent,
-            a.replicas + b.replicas};
+    return {a.weights + b.weights, a.gradients + b.gradients, a.optimizer + b.optimizer,
+            a.sent + b.sent,       a.replicas + b.replicas,   a.offloaded + b.offloaded};
   }
 };
 
@@ -58,6 +60,9 @@ struct PlanOptions {
   bool share_weights = false;
   /// The bytes in which gradients are sent, such as 2 with Compress<bfloat16>; 0 if they are sent as they are held.
   std::uint32_t sent_gradient_bytes = 0;
+  /// Whether optimizer states and master weights are in files (`.state_folder`), or in host memory while a GPU trains
+  /// (`.offload`).
+  bool offload = false;
 };
 
 /// Returns the bytes that one stage of ZeRO holds and sends (arXiv 1910.02054, section 5); allocates nothing.
@@ -98,6 +103,7 @@ struct PlanOptions {
     plan.replicas = whole ? copied : 3 * copied;
     if (!whole) plan.sent += copied;
   }
+  if (options.offload) plan.offloaded = std::exchange(plan.optimizer, 0);
   return plan;
 }
 

@@ -18,6 +18,7 @@ struct TensorEntry {
   bool empty;       ///< whether this rank's part is empty, and not in the list of parts
   ElementType element;
   bool trainable;
+  std::size_t rows;  ///< of the whole matrix; 0 unless it is declared as one
   TensorPart part;
   bool counted;
 
@@ -63,13 +64,17 @@ class TensorParameter : public DistTensorSpec<Rank, MeshT, L> {
   /// Constructs a weight with the given global extents.
   ///
   /// @param f  f(index) returns the first value at a global index, on the host; the same on every rank
-  /// @param options  without `.rows`, which is for whole matrices
+  /// @param options  `.rows` are those of the whole weight
   /// @throws InvalidArgument as the constructor of Parameter
   template <class F>
     requires std::invocable<F&, const Extents<Rank>&>
   TensorParameter(std::string name, const MeshT& mesh, const Extents<Rank>& extents, F f,
                   const ParameterOptions& options = {})
-      : DistTensorSpec<Rank, MeshT, L>(mesh, extents), name_(std::move(name)), trainable_(options.trainable) {
+      : DistTensorSpec<Rank, MeshT, L>(mesh, extents),
+        name_(std::move(name)),
+        trainable_(options.trainable),
+        rows_(options.rows) {
+    if (rows_ != 0 && volume(extents) != 0) detail::check_parameter(name_, volume(extents), options);
     if (this->local_volume() == 0) return;  // an empty part is not trained
     const auto initialize = [box = detail::SpecAccess::box(*this), f = std::move(f)](Span<T, Space> values) mutable {
       const auto write = [&](T* to) {
@@ -85,7 +90,9 @@ class TensorParameter : public DistTensorSpec<Rank, MeshT, L> {
         stream.synchronize();
       }
     };
-    part_.emplace(name_, this->local_volume(), initialize, options);
+    ParameterOptions of_part = options;
+    if (MeshT::axes > 1 && rows_ != 0) of_part.rows = 1;  // MeshParallel has the shape of the whole matrix
+    part_.emplace(name_, this->local_volume(), initialize, of_part);
   }
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
@@ -103,6 +110,7 @@ class TensorParameter : public DistTensorSpec<Rank, MeshT, L> {
 
   std::string name_;
   bool trainable_;
+  std::size_t rows_;
   std::optional<Parameter<T, Space>> part_;
 };
 
@@ -152,6 +160,7 @@ class TensorParameterList {
                         part == nullptr,
                         distx::element_type<T>,
                         parameter.trainable_,
+                        parameter.rows_,
                         {list(parameter.extents()), list(parameter.offset()), list(parameter.local_extents())},
                         use.counted});
     if (part == nullptr) return;

@@ -24,6 +24,13 @@ struct TensorPart {
   std::vector<std::size_t> shape;  ///< of the whole array
   std::vector<std::size_t> part_begin, part_shape;
   bool first = true;  ///< whether no rank before this one along the other axes has the same part
+
+  /// Returns the number of elements of the whole array.
+  [[nodiscard]] std::size_t size() const noexcept {
+    std::size_t size = 1;
+    for (const std::size_t extent : shape) size *= extent;
+    return size;
+  }
 };
 
 /// A parameter of a MeshParallel.
@@ -32,7 +39,10 @@ struct MeshParameter {
   ElementType type = ElementType::bytes;
   bool empty = false;  ///< on this rank: then the engine does not have it
   TensorPart part{};
-  bool counted = true;                ///< in the norm of the gradients, where `part` is first
+  bool counted = true;   ///< in the norm of the gradients, where `part` is first
+  bool sharded = false;  ///< whether other ranks may have other parts
+  bool trained = true;
+  std::size_t rows = 0;               ///< of the whole matrix; 0 unless it is declared as one
   std::vector<std::string> arrays{};  ///< of the optimizer
 };
 

@@ -13,6 +13,7 @@
 #include "distx/tensor/ops/layer_norm.hpp"
 #include "distx/tensor/ops/matmul.hpp"
 #include "distx/tensor/ops/reduce.hpp"
+#include "distx/tensor/ops/ring_attention.hpp"
 #include "distx/tensor/ops/softmax.hpp"
 #include "distx/tensor/ops/trailing.hpp"
 #include "distx/tensor/ops/transpose.hpp"

@@ -85,8 +85,9 @@ DISTX_INLINE void consolidate(const std::filesystem::path& folder, const std::fi
   file.finish();
 }
 
-DISTX_INLINE std::optional<std::filesystem::path> latest(const std::filesystem::path& directory) {
-  const auto all = detail::checkpoints_in(directory);
+DISTX_INLINE std::optional<std::filesystem::path> latest(const std::filesystem::path& directory, std::uint64_t before) {
+  auto all = detail::checkpoints_in(directory);
+  while (!all.empty() && *detail::step_of(all.back().filename().string()) >= before) all.pop_back();
   if (all.empty()) return std::nullopt;
   return all.back();
 }

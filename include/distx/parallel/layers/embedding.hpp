@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/parallel/layers/tensor_parallel.hpp"
+#include "distx/tensor/make_tensor.hpp"
+#include "distx/tensor/ops/arithmetic.hpp"
 #include "distx/tensor/ops/bias.hpp"
 #include "distx/tensor/ops/contract.hpp"
 #include "distx/tensor/ops/embedding.hpp"
@@ -116,11 +118,17 @@ class ParallelEmbedding {
   [[nodiscard]] const auto& tokens() const noexcept { return output_.tokens(); }
 
   /// Returns (batch, length, width) in the residual layout, from ids (batch, length). Collective over the model axis.
+  /// @throws InvalidArgument on every rank if the length exceeds the context
   template <class Ids, class Training>
   [[nodiscard]] auto forward(const Ids& ids, Training& training) const {
+    if (const auto length = ids.extent(1), context = positions_.extents()[0]; length > context)
+      throw InvalidArgument("invalid length " + std::to_string(length) + " of sequences: must not exceed the context " +
+                                std::to_string(context) + " of '" + positions_.name() + "'",
+                            {.operation = "ParallelEmbedding", .rank = ids.mesh().rank(), .size = ids.mesh().size()});
     const auto weights = training.unshard(tokens(), positions_);
     const auto rows = redistribute<typename Split::residual>(ops::embedding(ids, tokens()));  // one rank's, plus zeros
     const auto& x = detail::computed(rows);
+    if constexpr (Split::ring) return ops::add(x, ops::embedding(positions_of(x), detail::computed(positions_)));
     const std::size_t first = x.offset()[1];
     return rules::apply<detail::AddPositions>(
         x, detail::computed(positions_), [&](auto stream, auto in, auto table, auto out) {
@@ -135,6 +143,9 @@ class ParallelEmbedding {
     const auto weights = training.unshard(tokens(), positions_);
     training.ready(tokens(), ops::embedding_backward(detail::extents_of(tokens()), ids,
                                                      redistribute<typename Split::tokens>(gradient)));
+    if constexpr (Split::ring)
+      return training.ready(positions_,
+                            ops::embedding_backward(detail::extents_of(positions_), positions_of(gradient), gradient));
     const std::size_t first = gradient.offset()[1];
     training.ready(positions_,
                    rules::apply<detail::PositionsGradient>(
@@ -158,6 +169,14 @@ class ParallelEmbedding {
   /// @}
 
  private:
+  /// Returns the positions of this rank's tokens, (batch, length), which with a ring are not consecutive.
+  template <class X>
+  static auto positions_of(const X& x) {
+    const auto order = Split::order(x.mesh(), x.extent(1));
+    return generate<std::uint32_t, typename Split::residual>(
+        x.mesh(), {x.extent(0), x.extent(1)}, [=](const Extents<2>& index) { return order.position(index[1]); });
+  }
+
   ParallelOutput<T, Split> output_;
   typename Split::template weight<T, 2> positions_;
 };

@@ -19,11 +19,11 @@ class ColumnParallel {
  public:
   /// @param extents  of the weight
   /// @param initial  initial(index) returns the first weight at an index; biases are zeros at first
-  /// @param options  of the weight
+  /// @param options  of the weight; `.rows` is set
   template <class F>
   ColumnParallel(const std::string& name, const typename Split::mesh& mesh, const Extents<Rank>& extents, F initial,
                  const ParameterOptions& options = {})
-      : weight_(name + ".weight", mesh, extents, std::move(initial), options),
+      : weight_(name + ".weight", mesh, extents, std::move(initial), detail::with_rows(options, extents[0])),
         bias_(name + ".bias", mesh, detail::without_first(extents), detail::zero_at, detail::undecayed) {}
 
   /// Calls f(parameter) for every TensorParameter.
@@ -67,11 +67,12 @@ class RowParallel {
  public:
   /// @param extents  of the weight
   /// @param initial  initial(index) returns the first weight at an index; biases are zeros at first
-  /// @param options  of the weight
+  /// @param options  of the weight; `.rows` is set
   template <class F>
   RowParallel(const std::string& name, const typename Split::mesh& mesh, const Extents<Rank>& extents, F initial,
               const ParameterOptions& options = {})
-      : weight_(name + ".weight", mesh, extents, std::move(initial), options),
+      : weight_(name + ".weight", mesh, extents, std::move(initial),
+                detail::with_rows(options, volume(extents) / std::max<std::size_t>(extents[Rank - 1], 1))),
         bias_(name + ".bias", mesh, {extents[Rank - 1]}, detail::zero_at, detail::undecayed) {}
 
   /// Calls f(parameter) for every TensorParameter.

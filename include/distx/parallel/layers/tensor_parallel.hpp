@@ -3,6 +3,7 @@
 #include "distx/parallel/layers/activations.hpp"
 #include "distx/parallel/tensor_parameter.hpp"
 #include "distx/tensor/ops/elementwise.hpp"
+#include "distx/tensor/ops/zigzag.hpp"
 #include "distx/tensor/redistribute.hpp"
 
 namespace distx::inline DISTX_ABI {
@@ -18,6 +19,39 @@ template <std::size_t Dim>
 struct ShardAlong<Dim, void> {
   using type = Layout<>;
 };
+/// Terms along an axis, or no placement without one.
+template <class Axis>
+struct PartialAlong {
+  using type = Partial<Axis>;
+};
+template <>
+struct PartialAlong<void> {
+  using type = Layout<>;
+};
+
+}  // namespace detail
+
+namespace layers {
+
+/// Chooses ring attention along a context axis: a TensorParallel's argument `Context` is `Ring<Axis>`.
+template <class Axis>
+struct Ring {};
+
+}  // namespace layers
+
+namespace detail {
+
+/// The axis of an argument `Context`, and whether attention along it is ring attention.
+template <class Context>
+struct ContextAxis {
+  using type = Context;
+  static constexpr bool ring = false;
+};
+template <class Axis>
+struct ContextAxis<layers::Ring<Axis>> {
+  using type = Axis;
+  static constexpr bool ring = true;
+};
 
 }  // namespace detail
 
@@ -32,22 +66,30 @@ namespace layers {
 ///   al., 2022, arXiv 2205.05198), so that norms and residuals are neither repeated nor stored on every rank
 /// @tparam Space  the memory of weights and activations; for a GPU's, include distx/cuda_blas.hpp
 /// @tparam Context  an axis over which the tokens of each sequence are sharded everywhere but in attention, which gets
-///   whole sequences of some heads by an all-to-all (Jacobs et al., 2023, arXiv 2309.14509); void without one
+///   whole sequences of some heads by an all-to-all (Jacobs et al., 2023, arXiv 2309.14509); void without one. With
+///   `Ring<Axis>` attention is `ops::ring_attention`, and tokens are in the order that `order` returns
+/// @tparam Experts  an axis over which batches are sharded too, and the experts of ParallelExperts; void without one. A
+///   training along `Data` sums gradients over it
 template <detail::MeshType MeshT, class Data, class Model, bool SequenceParallel = false, MemorySpace Space = Host,
-          class Context = void>
+          class Context = void, class Experts = void>
 struct TensorParallel {
   using mesh = MeshT;
   using data = Data;
   using model = Model;
   using space = Space;
-  using context = Context;
+  using context = typename detail::ContextAxis<Context>::type;
+  static constexpr bool ring = detail::ContextAxis<Context>::ring;  ///< whether attention is ring attention
+  using experts = Experts;
+  /// The layout of whole sequences: this rank's batches.
+  using batches = Layout<Shard<0, Data>, typename detail::ShardAlong<0, Experts>::type>;
   /// The layout of a sharded weight's other operand: this rank's tokens.
-  using tokens = Layout<Shard<0, Data>, typename detail::ShardAlong<1, Context>::type>;
+  using tokens = Layout<batches, typename detail::ShardAlong<1, context>::type>;
   /// The layout of the residual stream between layers.
   using residual = Layout<tokens, std::conditional_t<SequenceParallel, Shard<1, Model>, Replicated<Model>>>;
-  /// The layout of whole sequences of this rank's heads, which are dimension `Dim`.
+  /// The layout of this rank's heads, which are dimension `Dim`: of whole sequences, or with ring attention of this
+  /// rank's tokens.
   template <std::size_t Dim>
-  using heads = Layout<Shard<0, Data>, Shard<Dim, Model>, typename detail::ShardAlong<Dim, Context>::type>;
+  using heads = Layout<batches, Shard<Dim, Model>, typename detail::ShardAlong<ring ? 1 : Dim, context>::type>;
 
   /// A weight of the model.
   template <class T, std::size_t Rank, class... Ps>
@@ -55,6 +97,15 @@ struct TensorParallel {
   /// An activation of layers with weights of type T.
   template <class T, std::size_t Rank, class... Ps>
   using tensor = DistTensor<accumulator_t<T>, Rank, MeshT, Layout<Ps...>, Space>;
+
+  /// Returns the order of tokens in dimension 1: that of positions but with ring attention.
+  /// @throws InvalidArgument for a length that ring attention does not support on this mesh
+  [[nodiscard]] static ops::Zigzag order(const MeshT& mesh, std::size_t length) {
+    if constexpr (ring)
+      return {length, mesh.template size<context>(), {.operation = "order", .rank = mesh.rank(), .size = mesh.size()}};
+    else
+      return {length, 1};
+  }
 };
 
 }  // namespace layers
@@ -64,6 +115,12 @@ namespace detail {
 inline constexpr auto zero_at = [](const auto&) { return 0.0F; };
 inline constexpr auto one_at = [](const auto&) { return 1.0F; };
 inline const ParameterOptions undecayed{.group = {.weight_decay = 0.0}};
+
+/// Returns the options of a matrix whose rows are the layer's inputs.
+[[nodiscard]] inline ParameterOptions with_rows(ParameterOptions options, std::size_t inputs) {
+  options.rows = inputs;
+  return options;
+}
 
 /// Returns a weight in the type that layers compute in, float for 16-bit types: itself, or a copy.
 template <DistributedTensor W>

@@ -7,15 +7,16 @@
 
 namespace distx::inline DISTX_ABI::layers {
 
-/// The sequential transformer block of GPT-2: attention and then an MLP of four times the width, each after a layer
-/// norm and inside a residual connection. It communicates twice forward and twice backward.
+/// The sequential transformer block of GPT-2: attention and then an MLP of four times the width, or another branch,
+/// each after a layer norm and inside a residual connection. Along the model axis it communicates twice forward and
+/// twice backward; along others as its branches do.
 /// @tparam T  the element type
 /// @tparam Split  a TensorParallel
-template <class T, class Split>
+/// @tparam Mlp  the second branch: a ParallelMlp, or ParallelExperts
+template <class T, class Split, class Mlp = ParallelMlp<T, Split>>
 class TransformerBlock {
   using Stream = typename Split::template tensor<T, 3, typename Split::residual>;
   using Attention = ParallelAttention<T, Split>;
-  using Mlp = ParallelMlp<T, Split>;
 
  public:
   /// The inputs of the two norms, and what the branches keep.
@@ -27,10 +28,17 @@ class TransformerBlock {
   template <class Initial>
   TransformerBlock(const std::string& name, const typename Split::mesh& mesh, std::size_t width, std::size_t heads,
                    const Initial& initial)
+    requires std::same_as<Mlp, ParallelMlp<T, Split>>
+      : TransformerBlock(name, mesh, width, heads, initial,
+                         Mlp(name, mesh, width, 4 * width, initial.wide, initial.narrow)) {}
+  /// Constructs a block with another second branch, for which `initial` needs no functions.
+  template <class Initial>
+  TransformerBlock(const std::string& name, const typename Split::mesh& mesh, std::size_t width, std::size_t heads,
+                   const Initial& initial, Mlp mlp)
       : norm1_(name + ".norm1", mesh, width),
         attention_(name, mesh, width, heads, initial.projections, initial.output),
         norm2_(name + ".norm2", mesh, width),
-        mlp_(name, mesh, width, 4 * width, initial.wide, initial.narrow) {}
+        mlp_(std::move(mlp)) {}
 
   /// Calls f(parameter) for every TensorParameter.
   template <class F>

@@ -62,15 +62,21 @@ void round_row(const double* from, T* to, std::size_t n) {
   for_each_wide<Bytes>(n, [=]<class V>(std::size_t i, V) { narrow_to(to + i, wide<V>(from + i)); });
 }
 
+/// Sets the scores of a token with the first `n` others, and returns the largest one.
+template <std::size_t Bytes, class T>
+double scores(const T* query, const T* keys, std::size_t stride, std::size_t n, std::size_t size, double* to) {
+  const double root = 1 / std::sqrt(static_cast<double>(size));
+  double largest = -std::numeric_limits<double>::infinity();
+  for (std::size_t s = 0; s < n; ++s) {
+    to[s] = root * dot<Bytes>(query, keys + s * stride, size);
+    largest = std::max(largest, to[s]);
+  }
+  return largest;
+}
 /// The attention weights of a token: the softmax of its scores with itself and each earlier token.
 template <std::size_t Bytes, class T>
 void attend(const T* query, const T* keys, std::size_t stride, std::size_t token, std::size_t size, double* weights) {
-  const double root = 1 / std::sqrt(static_cast<double>(size));
-  double largest = -std::numeric_limits<double>::infinity();
-  for (std::size_t s = 0; s <= token; ++s) {
-    weights[s] = root * dot<Bytes>(query, keys + s * stride, size);
-    largest = std::max(largest, weights[s]);
-  }
+  const double largest = scores<Bytes>(query, keys, stride, token + 1, size, weights);
   const double share = 1 / add_up<Bytes>(token + 1, [=]<class V>(std::size_t s, V) {
                          const V each = exponential<T>(wide<V>(weights + s) - V(largest));
                          narrow_to(weights + s, each);

@@ -16,6 +16,11 @@ template <MemorySpace Space>
   return {static_cast<float*>(span.data()), span.size()};
 }
 
+/// Returns the element type in which weights are updated and averaged.
+[[nodiscard]] constexpr ElementType state_type(ElementType weight) noexcept {
+  return weight == ElementType::f64 ? ElementType::f64 : ElementType::f32;
+}
+
 /// Calls f with a span of the actual element type.
 /// @pre it is a floating type
 template <MemorySpace Space, class F>

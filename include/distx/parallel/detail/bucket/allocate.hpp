@@ -4,6 +4,7 @@
 #include "distx/parallel/detail/base/training_communicators.hpp"
 #include "distx/parallel/detail/base/training_policies.hpp"
 #include "distx/parallel/detail/bucket/bucket.hpp"
+#include "distx/parallel/detail/memory/optimizer_memory.hpp"
 #include "distx/parallel/detail/optimizer/any_optimizer.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
@@ -158,7 +159,7 @@ template <MemorySpace Space>
 [[nodiscard]] ShardDescription shard_of(const Bucket<Space>& bucket, const std::vector<ParameterEntry<Space>>& entries,
                                         const AnyOptimizer<Space>& optimizer, const TrainingPolicies& policies) {
   const ElementType type = bucket.buffers.front().layout.type;
-  ShardDescription shard{type, policies.has_master(type), bucket.members.size(), {}};
+  ShardDescription shard{type, policies.has_master(type), bucket.members.size(), {}, policies.part_of_model};
   for (const auto& buffer : bucket.buffers)
     for (std::size_t i = 0; i < buffer.updated.size(); ++i) {
       const ShardPiece& piece = buffer.updated[i];
@@ -177,7 +178,7 @@ template <MemorySpace Space>
 /// Allocates what this rank alone uses: its shard of the gradients, and the optimizer's states and workspace.
 template <MemorySpace Space>
 void allocate_local(Buckets<Space>& buckets, const std::vector<ParameterEntry<Space>>& entries,
-                    const AnyOptimizer<Space>& optimizer, const TrainingPolicies& policies,
+                    const AnyOptimizer<Space>& optimizer, const TrainingPolicies& policies, const StatePlacement& place,
                     const std::shared_ptr<MemoryAccount>& account) {
   const auto workspace = std::make_shared<OptimizerWorkspace<Space>>();
   for (auto& bucket : buckets) {
@@ -194,7 +195,9 @@ void allocate_local(Buckets<Space>& buckets, const std::vector<ParameterEntry<Sp
         if (buffer.hook != nullptr)
           buffer.hook_state = floats(allocate(buffer.hook->state_size(buffer.shape(entries, policies.stage == 0))));
     }
-    bucket.update = optimizer.make_update(shard_of(bucket, entries, optimizer, policies), workspace, account);
+    bucket.update =
+        optimizer.make_update(shard_of(bucket, entries, optimizer, policies), workspace,
+                              [&](std::size_t bytes) { return allocate_for_optimizer<Space>(account, bytes, place); });
   }
   workspace->allocate(account);
 }

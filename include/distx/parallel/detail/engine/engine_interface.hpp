@@ -13,6 +13,7 @@
 #include "distx/parallel/detail/base/training_policies.hpp"
 #include "distx/parallel/detail/engine/step/step_state.hpp"
 #include "distx/parallel/detail/optimizer/any_optimizer.hpp"
+#include "distx/parallel/detail/optimizer/matrix_transform.hpp"
 #include "distx/parallel/parameter_list.hpp"
 #include "distx/parallel/training_state.hpp"
 #include "distx/parallel/unsharded.hpp"
@@ -27,13 +28,27 @@ using KeptReplicas = std::vector<std::shared_ptr<Replicas<Space>>>;
 /// The mesh of a MeshParallel, for the training of this rank's parts.
 template <MemorySpace Space>
 struct MeshPart {
+  using Value = Span<const AnyElement, Space>;
+
   std::vector<MeshParameter> parameters{};  ///< all of them, in order
-  /// The ranks along the other axes, and those of the other stages of a pipeline. The norm counts their parameters too,
-  /// each once, where its part is `first`.
-  std::vector<AnyCommunicator<Space>> others{};
+  /// The ranks that hold the other stages of a pipeline, and those along the other axes. The norm of the gradients
+  /// counts their parameters too, each once, where its part is `first`.
+  std::optional<AnyCommunicator<Space>> stages{}, across{};
+  std::optional<AnyCommunicator<Space>> whole{};     ///< all ranks of the mesh, if it has other axes
+  std::string optimizer{};                           ///< its type and hyperparameters
+  bool by_norms = false;                             ///< whether the optimizer needs norms of whole weights
+  MatrixTransform<Space> matrices{};                 ///< of the optimizer, if it needs whole matrices
   std::function<void(const std::string&)> revoke{};  ///< revokes the mesh's communicators
-  /// Adds the arrays of the parameters that are empty on this rank; set by `join_mesh`.
-  void (*add_empty)(TrainingState<Space>&, const std::vector<MeshParameter>&) = nullptr;
+  /// @name Set by `join_mesh`
+  /// @{
+  /// Adds the arrays of the parameters that are empty on this rank.
+  void (*add_empty)(TrainingState<Space>&, const std::vector<MeshParameter>&, std::size_t averages) = nullptr;
+  /// Calls f(name, values) for each parameter with its whole values. Collective over `across`.
+  /// @param part  returns this rank's values of the next parameter that is not empty
+  void (*pass_whole)(MeshPart& mesh, const std::function<Value()>& part,
+                     const std::function<void(const std::string&, Value)>& f, typename Space::stream after,
+                     const std::source_location& location) = nullptr;
+  /// @}
 };
 
 /// A training as its public classes, checkpoints and averages call it.
@@ -110,7 +125,7 @@ template <MemorySpace Space>
     AnyCommunicator<Space> comm, std::vector<ParameterEntry<Space>> entries, const AnyOptimizer<Space>& optimizer,
     const TrainingPolicies& policies, const DataParallelOptions& options, const std::source_location& location);
 
-/// Makes the training one of parts of a model. Collective over each of `mesh.others`. Not a virtual function,
+/// Makes the training one of parts of a model. Collective over `mesh.stages` and `mesh.across`. Not a virtual function,
 /// as the next ones, so that only programs that call it compile it.
 template <MemorySpace Space>
 void join_mesh(TrainingCalls<Space>& engine, MeshPart<Space> mesh);

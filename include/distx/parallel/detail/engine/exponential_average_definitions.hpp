@@ -9,7 +9,7 @@ namespace detail {
 
 template <MemorySpace Space>
 [[nodiscard]] std::size_t average_bytes(const Segment<Space>& segment) noexcept {
-  return round_up_to_lines(segment.weight.size() * size_of(average_type(segment.weight.type())));
+  return round_up_to_lines(segment.weight.size() * size_of(state_type(segment.weight.type())));
 }
 
 }  // namespace detail
@@ -17,7 +17,10 @@ template <MemorySpace Space>
 template <MemorySpace Space>
 ExponentialAverage<Space>::ExponentialAverage(detail::TrainingCalls<Space>& calls, double decay, stream after,
                                               const here& location)
-    : engine_(&static_cast<Engine&>(calls)), decay_(decay), average_(std::make_shared<detail::AverageValues<Space>>()) {
+    : engine_(&static_cast<Engine&>(calls)),
+      decay_(decay),
+      after_(after),
+      average_(std::make_shared<detail::AverageValues<Space>>()) {
   Engine& engine = *engine_;
   engine.check_argument(decay >= 0 && decay < 1, "ema", location, [&] {
     return "invalid decay " + detail::shortest(decay) + ": must be in [0, 1), such as 0.999";
@@ -28,7 +31,7 @@ ExponentialAverage<Space>::ExponentialAverage(detail::TrainingCalls<Space>& call
   average_->values.resize(engine.parameter_count());
   std::byte* at = average_->memory->span().data();
   each([&](const Segment<Space>& segment) {
-    const auto type = detail::average_type(segment.weight.type());
+    const auto type = detail::state_type(segment.weight.type());
     average_->values[segment.parameter] = {at, segment.weight.size(), type, size_of(type)};
     at += detail::average_bytes(segment);
   });
@@ -39,7 +42,8 @@ ExponentialAverage<Space>::ExponentialAverage(detail::TrainingCalls<Space>& call
 }
 
 template <MemorySpace Space>
-void ExponentialAverage<Space>::update(stream after) {
+void ExponentialAverage<Space>::update(const std::optional<stream>& given) {
+  const stream after = given.value_or(after_);
   engine_->ordered(after, [&] {
     each([&](const Segment<Space>& segment) {
       detail::with_type(mean(segment), [&]<class A>(Span<A, Space> to) {
@@ -52,7 +56,8 @@ void ExponentialAverage<Space>::update(stream after) {
 }
 
 template <MemorySpace Space>
-auto ExponentialAverage<Space>::swap_in(stream after, const here& location) -> scope {
+auto ExponentialAverage<Space>::swap_in(const std::optional<stream>& given, const here& location) -> scope {
+  const stream after = given.value_or(after_);
   Segments segments;
   each([&](const Segment<Space>& segment) { segments.push_back(segment); });
   scope kept(*engine_, std::move(segments), after);

@@ -42,7 +42,10 @@ class TrainingBuckets {
           return allocate_tracked(comms.gathering(), account_, observe::MemoryKind::in_flight, bytes, comms.made_at());
         });
     });
-    allocate_together(comms.all(), context, [&] { allocate_local(buckets_, entries, optimizer, policies, account_); });
+    allocate_together(comms.all(), context, [&] {
+      allocate_local(buckets_, entries, optimizer, policies, {options.state_folder, context, options.offload},
+                     account_);
+    });
     const bool has_own_pool = value_bytes > 0 && !value_pool_->common();
     set_initial_values(buckets_, entries, comms, has_own_pool ? *value_pool_ : *gradient_pool_, options.broadcast_from,
                        context.location);
@@ -78,6 +81,33 @@ class TrainingBuckets {
     }
   }
 
+  /// Allocates on every rank or on none.
+  template <class F>
+  void allocate_together(AnyCommunicator<Space>& comm, const ErrorContext& context, F&& f) {
+    std::string message;
+    int failed = 0;  // a rank that could not, counted from 1
+    try {
+      try {
+        f();
+      } catch (const MemoryError& error) {
+        message = error.what();
+      } catch (const std::bad_alloc& error) {
+        message = error.what();
+      }
+      failed = message.empty() ? 0 : comm.rank() + 1;
+      if (comm.size() > 1) all_reduce_values(comm, Span<int>(&failed, 1), max, context.location);
+      if (failed != 0 && message.empty()) message = "rank " + std::to_string(failed - 1) + " could not allocate";
+    } catch (const RevokedError& error) {  // a failed collective allocation has revoked the other ranks' calls
+      if (message.empty() && error.code() != ENOMEM) throw;  // a rank is lost
+      failed = 1;
+      if (message.empty()) message = error.what();
+    }
+    if (failed == 0) return;
+    throw MemoryError(message + "; use a higher stage of ZeRO, more ranks or smaller buckets; this rank holds " +
+                          account_->ledger().to_string(),
+                      context);
+  }
+
  private:
   /// Returns a pool that the ranks of each host share; null if hosts share no memory. Each rank's account has a part.
   /// Collective.
@@ -102,32 +132,6 @@ class TrainingBuckets {
     }
     gather_on_hosts(entries, comms, {}, location);
     if (shares_weights_) execute(comms.gathering(), Barrier<Space>{location});
-  }
-  /// Allocates on every rank or on none.
-  template <class F>
-  void allocate_together(AnyCommunicator<Space>& comm, const ErrorContext& context, F&& f) {
-    std::string message;
-    std::uint8_t failed = 0;
-    try {
-      try {
-        f();
-      } catch (const MemoryError& error) {
-        message = error.what();
-      } catch (const std::bad_alloc& error) {
-        message = error.what();
-      }
-      failed = message.empty() ? 0 : 1;
-      if (comm.size() > 1) all_reduce_values(comm, Span<std::uint8_t>(&failed, 1), max, context.location);
-      if (failed != 0 && message.empty()) message = "another rank could not allocate";
-    } catch (const RevokedError& error) {  // a failed collective allocation has revoked the other ranks' calls
-      if (message.empty() && error.code() != ENOMEM) throw;  // a rank is lost
-      failed = 1;
-      if (message.empty()) message = error.what();
-    }
-    if (failed == 0) return;
-    throw MemoryError(message + "; use a higher stage of ZeRO, more ranks or smaller buckets; this rank holds " +
-                          account_->ledger().to_string(),
-                      context);
   }
 
   std::shared_ptr<MemoryAccount> account_ = std::make_shared<MemoryAccount>();

@@ -127,7 +127,11 @@ class TrainingEngine final : public TrainingCalls<Space> {
         if (!factor) inspect(is_finite(options.loss), after, location);
       }
       await_readers("step", after, location);
-      for (std::size_t i = 0; i < reducer_.count() && !state_.skipped(); ++i) {
+      const bool together = shards_.update_together();
+      if (together) reducer_.finish_all(after);
+      if (together && !state_.skipped())
+        shards_.update_all(options, factor.value_or(GradientFactor{scaling_.factor()}), !factor, after, location);
+      for (std::size_t i = 0; i < reducer_.count() && !state_.skipped() && !together; ++i) {
         if (!scaling_.inspects() && reducer_.in_one_pass(i)) {
           shards_.update_in_one_pass(i, options, after, location,
                                      [&](auto& update) { reducer_.finish(i, after, &update); });
@@ -163,7 +167,9 @@ class TrainingEngine final : public TrainingCalls<Space> {
       note(options, context("update_weights", location));
       if (!state_.skipped() && scaling_.skips_loss(is_finite(options.loss), comms_, location)) state_.skip();
       await_readers("update_weights", after, location);
-      for (std::size_t i = 0; i < reducer_.count() && !state_.skipped(); ++i)
+      if (shards_.update_together() && !state_.skipped())
+        shards_.update_all(options, {scaling_.factor()}, true, after, location);
+      for (std::size_t i = 0; i < reducer_.count() && !state_.skipped() && !shards_.update_together(); ++i)
         shards_.update(i, options, {scaling_.factor()}, true, after, location);
       state_.updated();
     });
@@ -189,11 +195,16 @@ class TrainingEngine final : public TrainingCalls<Space> {
     call(StepCall::between_steps, "for_each_full_weight", after, location, [&] {
       step_options_.compare(comms_.all(), context("for_each_full_weight", location));
       Unsharded<Space> scope;  // of the unit of the last parameter
-      for (std::size_t i = 0; i < parameters_.size(); ++i) {
-        if (parameters_[i].buffer) continue;
+      const auto values_of = [&](std::size_t i) -> Span<const AnyElement, Space> {
         if (gatherer_ != nullptr) scope.hold_only(gatherer_, gatherer_->unit_of(i), after, location);
-        f(parameters_[i].name, parameters_[i].value_now());
+        return parameters_[i].value_now();
+      };
+      if (mesh_.pass_whole != nullptr) {
+        std::size_t next = 0;
+        return mesh_.pass_whole(mesh_, [&] { return values_of(next++); }, f, after, location);
       }
+      for (std::size_t i = 0; i < parameters_.size(); ++i)
+        if (!parameters_[i].buffer) f(parameters_[i].name, values_of(i));
     });
   }
   void release(stream after, const here& location) override {
@@ -211,7 +222,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
   [[nodiscard]] TrainingState<Space> state(const here& location) override {
     check_resumable(StepCall::load, "state", location);
     auto state = state_now();
-    if (mesh_.add_empty != nullptr) mesh_.add_empty(state, mesh_.parameters);
+    if (mesh_.add_empty != nullptr) mesh_.add_empty(state, mesh_.parameters, averages_.living().size());
     return state;
   }
   [[nodiscard]] double gradient_norm() const override { return scaling_.norm(); }

@@ -2,6 +2,7 @@
 #pragma once
 #include <thread>
 
+#include "distx/parallel/detail/engine/pass_whole.hpp"
 #include "distx/parallel/detail/engine/training_engine.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
@@ -75,18 +76,31 @@ template <MemorySpace Space>
 void TrainingEngine<Space>::join_mesh(MeshPart<Space> mesh) {
   mesh_ = std::move(mesh);
   mesh_.add_empty = &add_empty<Space>;
+  mesh_.pass_whole = &pass_whole<Space>;
   comms_.revoke_also(mesh_.revoke);
+  if (mesh_.whole)
+    check_same_mesh_training(*mesh_.whole, mesh_.parameters, mesh_.optimizer, options_,
+                             context("MeshParallel", location_));
   std::vector<bool> counts;
+  std::vector<NormNumber> numbers;
   for (std::size_t i = 0; i < mesh_.parameters.size(); ++i) {
     if (mesh_.parameters[i].empty) continue;
     present_.push_back(i);
     parts_.push_back(mesh_.parameters[i].part);
     counts.push_back(parts_.back().first && mesh_.parameters[i].counted);
+    numbers.push_back({i, parts_.back().first});
   }
-  if (mesh_.others.empty()) return;
   std::vector<AnyCommunicator<Space>> others;
-  for (auto& comm : mesh_.others) others.push_back(comm.share());
-  scaling_.extend(std::move(others), std::move(counts), location_);
+  for (auto* const comm : {&mesh_.stages, &mesh_.across})
+    if (*comm) others.push_back((*comm)->share());
+  if (!others.empty()) scaling_.extend(std::move(others), std::move(counts), location_);
+  if (mesh_.by_norms && mesh_.across)
+    shards_.update_together(*mesh_.across, std::move(numbers), mesh_.parameters.size());
+  if (mesh_.matrices.transform && mesh_.whole)
+    buckets_.allocate_together(*mesh_.whole, context("MeshParallel", location_), [&] {
+      shards_.update_together(MeshMatrices<Space>(mesh_.whole->share(), mesh_.parameters, mesh_.matrices, account()),
+                              std::move(numbers));
+    });
 }
 
 template <MemorySpace Space>
@@ -156,7 +170,7 @@ void TrainingEngine<Space>::end_and_rethrow() {
       end_ = std::make_shared<const TrainingEnd>(
           TrainingEnd{"this training has ended because of an error in step " + std::to_string(steps_) + ": " +
                           RevocationReason::of_current().text +
-                          (rank_loss ? "; continue by recover on the ranks that are left, or " : "; ") +
+                          (rank_loss && replicas_ ? "; continue by recover on the ranks that are left, or " : "; ") +
                           "make a new communicator and training, and load the last checkpoint",
                       rank_loss});
       parameters_.end(end_);

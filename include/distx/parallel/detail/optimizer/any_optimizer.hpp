@@ -18,9 +18,8 @@ struct AnyOptimizer {
   bool decays;              ///< whether a group can set a decay
   TakesWhole takes_whole;
   std::function<void()> validate;
-  std::function<std::unique_ptr<ShardUpdate<Space>>(const ShardDescription&,
-                                                    const std::shared_ptr<OptimizerWorkspace<Space>>&,
-                                                    const std::shared_ptr<MemoryAccount>&)>
+  std::function<std::unique_ptr<ShardUpdate<Space>>(
+      const ShardDescription&, const std::shared_ptr<OptimizerWorkspace<Space>>&, const StateAllocator<Space>&)>
       make_update;
 
   [[nodiscard]] bool takes(const ParameterOptions& parameter) const noexcept {
@@ -37,8 +36,8 @@ template <MemorySpace Space, ShardableOptimizer Optimizer>
                                        : TakesWhole::none,
           [&optimizer] { validate_optimizer(optimizer); },
           [&optimizer](const ShardDescription& shard, const std::shared_ptr<OptimizerWorkspace<Space>>& workspace,
-                       const std::shared_ptr<MemoryAccount>& account) {
-            return make_shard_update<Space>(optimizer, shard, workspace, account);
+                       const StateAllocator<Space>& allocate) {
+            return make_shard_update<Space>(optimizer, shard, workspace, allocate);
           }};
 }
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <functional>
+
 #include "distx/memory/detail/lines.hpp"
 #include "distx/optim/matrix_optimizer.hpp"
 #include "distx/parallel/detail/memory/tracked_memory.hpp"
@@ -20,14 +22,25 @@ struct ShardDescription {
   bool master = false;         ///< has master weights in float
   std::size_t parameters = 0;  ///< of the bucket: the same on all ranks
   std::vector<PieceDescription> pieces{};
+  bool together = false;  ///< whether it may be updated at the same time as the training's other shards
 };
+
+/// Allocates zeros of some bytes for a shard's states and master weights.
+template <MemorySpace Space>
+using StateAllocator = std::function<TrackedMemory<Space>(std::size_t)>;
 
 /// Memory for intermediate results, used by the shards of a training one after another.
 template <MemorySpace Space>
 class OptimizerWorkspace {
  public:
   /// Requests `bytes` for one use. @pre `allocate` has not been called
-  void reserve(std::size_t bytes) noexcept { bytes_ = std::max(bytes_, bytes); }
+  /// @param apart  whether no other use has the same bytes
+  /// @return where they begin
+  std::size_t reserve(std::size_t bytes, bool apart = false) noexcept {
+    const std::size_t begin = apart ? bytes_ : 0;
+    bytes_ = std::max(bytes_, begin + bytes);
+    return begin;
+  }
   void allocate(const std::shared_ptr<MemoryAccount>& account) {
     if (bytes_ > 0) memory_ = allocate_tracked_local<Space>(account, observe::MemoryKind::in_flight, bytes_);
   }
@@ -49,7 +62,7 @@ class ShardState {
  public:
   /// @param states  states(piece) returns the number of arrays that the optimizer keeps of it
   template <class States>
-  ShardState(const ShardDescription& shard, States&& states, const std::shared_ptr<MemoryAccount>& account)
+  ShardState(const ShardDescription& shard, States&& states, const StateAllocator<Space>& allocate)
       : pieces_(shard.pieces), masters_(shard.master ? 1 : 0) {
     std::size_t elements = 0;
     for (auto& piece : pieces_) {
@@ -58,7 +71,7 @@ class ShardState {
       if constexpr (!HostAccessible<Space>) piece.extent = whole_lines(piece.extent);
       elements += piece.extent * (masters_ + states(piece));
     }
-    memory_ = allocate_tracked_local<Space>(account, observe::MemoryKind::optimizer, elements * sizeof(A));
+    memory_ = allocate(elements * sizeof(A));
   }
 
   [[nodiscard]] const PieceDescription& operator[](std::size_t piece) const noexcept { return pieces_[piece]; }

@@ -6,6 +6,7 @@
 
 #include "distx/comm/any_communicator.hpp"
 #include "distx/optim/detail/update_piece.hpp"
+#include "distx/parallel/detail/optimizer/shared_norms.hpp"
 #include "distx/parallel/segment.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
@@ -16,6 +17,16 @@ struct PieceStep {
   std::size_t piece = 0;  ///< its index in the shard
   Step step{};
   Segment<Space> segment{};
+};
+
+/// The phases of an update by norms of whole weights: after `direct` the ranks agree on the norms' largest elements,
+/// after `add` they sum their parts.
+enum class NormPhase { direct, add, apply };
+
+/// The number of a parameter's norms, and whether this rank is the one that adds its part of them.
+struct NormNumber {
+  std::size_t number = 0;
+  bool adds = true;
 };
 
 /// An optimizer and its state for one bucket's shard, type-erased.
@@ -30,6 +41,18 @@ class ShardUpdate {
   virtual void update(typename Space::stream stream, const std::vector<PieceStep<Space>>& pieces,
                       const GradientFactor& factor, const std::byte* coefficients, AnyCommunicator<Space>* comm,
                       const std::source_location& location) = 0;
+  /// Makes a phase of an update by norms that several shards share; does nothing for other optimizers.
+  /// @param numbers  of the parameters of `pieces`; if there are none, their indices in the bucket
+  virtual void update_by_norms(NormPhase phase, typename Space::stream stream,
+                               const std::vector<PieceStep<Space>>& pieces, const GradientFactor& factor,
+                               SharedNorms<Space>& norms, const std::vector<NormNumber>& numbers) = 0;
+  /// Makes the first pass over a mesh's part of a matrix; does nothing for other optimizers.
+  /// @return its direction, valid until the next call
+  virtual Span<AnyElement, Space> direct(typename Space::stream stream, const PieceStep<Space>& piece,
+                                         const GradientFactor& factor) = 0;
+  /// Makes the second pass: updates the part along the direction that is transformed, times `scale_by`.
+  virtual void apply(typename Space::stream stream, const PieceStep<Space>& piece, Span<AnyElement, Space> direction,
+                     double scale_by) = 0;
   /// Returns whether `update_by_operands` may be called instead, on the host.
   [[nodiscard]] virtual bool takes_operands() const noexcept = 0;
   /// Averages all ranks' gradients of a part of a piece and updates that part, in one pass; stores no average.

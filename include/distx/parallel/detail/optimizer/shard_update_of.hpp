@@ -19,12 +19,11 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
 
  public:
   ShardUpdateOf(const Optimizer& optimizer, const ShardDescription& shard,
-                const std::shared_ptr<OptimizerWorkspace<Space>>& workspace,
-                const std::shared_ptr<MemoryAccount>& account)
+                const std::shared_ptr<OptimizerWorkspace<Space>>& workspace, const StateAllocator<Space>& allocate)
       : optimizer_(optimizer),
         parameters_(shard.parameters),
         state_(
-            shard, [](const PieceDescription& piece) { return states_of(piece); }, account),
+            shard, [](const PieceDescription& piece) { return states_of(piece); }, allocate),
         workspace_(workspace) {
     std::size_t all = 0;
     for (const auto& piece : shard.pieces) {
@@ -32,7 +31,10 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
       all += directs_apart() ? piece.size : 0;
       workspace_->reserve(work_of(piece) * sizeof(A));
     }
-    if constexpr (NormOptimizer<Optimizer>) workspace_->reserve(all * sizeof(A));
+    if constexpr (NormOptimizer<Optimizer>) {
+      const std::size_t begin = workspace_->reserve(all * sizeof(A), shard.together) / sizeof(A);
+      for (auto& work : works_) work += begin;
+    }
   }
 
   void update(stream after, const std::vector<PieceStep<Space>>& pieces, const GradientFactor& factor,
@@ -41,7 +43,12 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
     if constexpr (!HostAccessible<Space>) {
       in_one_launch(after, pieces, factor, coefficients);
     } else if constexpr (NormOptimizer<Optimizer>) {
-      by_norms(after, pieces, factor.value, comm, location);
+      SharedNorms<Space> norms(2 * parameters_);
+      update_by_norms(NormPhase::direct, after, pieces, factor, norms, {});
+      norms.agree(comm, location);
+      update_by_norms(NormPhase::add, after, pieces, factor, norms, {});
+      norms.sum(comm, location);
+      update_by_norms(NormPhase::apply, after, pieces, factor, norms, {});
     } else {
       for (const auto& each : pieces) {
         if constexpr (MatrixOptimizer<Optimizer>)
@@ -54,6 +61,49 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
           by_elements(after, optimizer_.others, each, factor.value);
       }
     }
+  }
+  void update_by_norms([[maybe_unused]] NormPhase phase, [[maybe_unused]] stream after,
+                       [[maybe_unused]] const std::vector<PieceStep<Space>>& pieces,
+                       [[maybe_unused]] const GradientFactor& factor, [[maybe_unused]] SharedNorms<Space>& norms,
+                       [[maybe_unused]] const std::vector<NormNumber>& numbers) override {
+    if constexpr (HostAccessible<Space> && NormOptimizer<Optimizer>) {
+      if (phase == NormPhase::direct) directed_.clear();
+      for (std::size_t i = 0; i < pieces.size(); ++i) {
+        const auto& each = pieces[i];
+        const auto& piece = state_[each.piece];
+        const NormNumber at = numbers.empty() ? NormNumber{piece.parameter} : numbers[each.segment.parameter];
+        const std::size_t of_weight = 2 * at.number, of_direction = of_weight + 1;
+        if (phase == NormPhase::direct) {
+          directed_.push_back(work(after, each, factor.value, works_[each.piece], 0, piece.size));
+          fused_direction(after, optimizer_, each.step, directed_[i].weight, directed_[i].gradient,
+                          directed_[i].direction, state_.template states<Optimizer::states>(each.piece));
+          norms.look(after, of_weight, directed_[i].weight);
+          norms.look(after, of_direction, directed_[i].direction);
+        } else if (phase == NormPhase::add && at.adds) {
+          norms.add(after, of_weight, directed_[i].weight);
+          norms.add(after, of_direction, directed_[i].direction);
+        } else if (phase == NormPhase::apply) {
+          const double trust = Optimizer::trust(norms.norm(of_weight), norms.norm(of_direction));
+          fused_apply(after, optimizer_, each.step, trust, directed_[i].weight, directed_[i].direction);
+          finish(after, each, directed_[i], 0);
+        }
+      }
+    }
+  }
+  Span<AnyElement, Space> direct(stream after, const PieceStep<Space>& each, const GradientFactor& factor) override {
+    Span<AnyElement, Space> direction;
+    with_matrices([&](const auto& optimizer) { direction = directed(after, optimizer, each, factor.value).direction; });
+    return direction;
+  }
+  void apply(stream after, const PieceStep<Space>& each, Span<AnyElement, Space> direction, double scale_by) override {
+    with_matrices([&](const auto& optimizer) {
+      Work part;
+      part.weight = {static_cast<T*>(each.segment.weight.data()), direction.size()};
+      if constexpr (std::same_as<T, A>)
+        if (state_.has_master()) part.weight = state_.master(each.piece);
+      part.direction = {static_cast<A*>(direction.data()), direction.size()};
+      applied(after, optimizer, each, part, scale_by);
+    });
   }
   [[nodiscard]] bool takes_operands() const noexcept override { return in_one_pass && !state_.has_master(); }
   void update_by_operands([[maybe_unused]] const PieceStep<Space>& piece, [[maybe_unused]] std::size_t begin,
@@ -87,15 +137,8 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
     if (state_.has_master()) cast_to<Space>(after, state_.master(piece), weight);
   }
   [[nodiscard]] std::vector<std::string> array_names(bool has_rows) const override {
-    std::vector<std::string> names;
-    if (state_.has_master()) names.emplace_back("master");
-    const auto add = [&]<class O>(const O&) {
-      for (std::size_t k = 0; k < O::states; ++k) names.push_back(state_name<O>(k));
-    };
-    if constexpr (!is_mixed<Optimizer>)
-      add(optimizer_);
-    else
-      has_rows ? add(optimizer_.matrices) : add(optimizer_.others);
+    auto names = state_names<Optimizer>(has_rows);
+    if (state_.has_master()) names.emplace(names.begin(), "master");
     return names;
   }
   [[nodiscard]] ElementType array_type() const noexcept override { return element_type<A>; }
@@ -220,43 +263,34 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
                  coefficients);
   }
 
-  void by_norms(stream after, const std::vector<PieceStep<Space>>& pieces, double factor, AnyCommunicator<Space>* comm,
-                const std::source_location& location) const {
-    SharedNorms<Space> norms(2 * parameters_);
-    std::vector<Work> works;
-    for (const auto& each : pieces) {
-      const auto& piece = state_[each.piece];
-      const Work& now = works.emplace_back(work(after, each, factor, works_[each.piece], 0, piece.size));
-      fused_direction(after, optimizer_, each.step, now.weight, now.gradient, now.direction,
-                      state_.template states<Optimizer::states>(each.piece));
-      norms.look(after, 2 * piece.parameter, now.weight);
-      norms.look(after, 2 * piece.parameter + 1, now.direction);
-    }
-    norms.agree(comm, location);
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-      const std::size_t parameter = state_[pieces[i].piece].parameter;
-      norms.add(after, 2 * parameter, works[i].weight);
-      norms.add(after, 2 * parameter + 1, works[i].direction);
-    }
-    norms.sum(comm, location);
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-      const std::size_t parameter = state_[pieces[i].piece].parameter;
-      const double trust = Optimizer::trust(norms.norm(2 * parameter), norms.norm(2 * parameter + 1));
-      fused_apply(after, optimizer_, pieces[i].step, trust, works[i].weight, works[i].direction);
-      finish(after, pieces[i], works[i], 0);
-    }
-  }
-
   template <class Matrices>
   void by_matrix(stream after, const Matrices& optimizer, const PieceStep<Space>& each, double factor) const {
     const auto& piece = state_[each.piece];
-    const Work whole = work(after, each, factor, 0, 0, piece.size);
-    fused_direction(after, optimizer, each.step, whole.weight, whole.gradient, whole.direction,
-                    state_.template states<Matrices::states>(each.piece));
+    const Work whole = directed(after, optimizer, each, factor);
     const auto scratch = workspace_->template of<A>(directs_apart() ? piece.size : 0, Matrices::scratch(piece.matrix));
-    const double scale_by = optimizer.transform(after, piece.matrix, whole.direction, scratch);
-    fused_apply(after, optimizer, each.step, scale_by, whole.weight, whole.direction);
-    finish(after, each, whole, 0);
+    applied(after, optimizer, each, whole, optimizer.transform(after, piece.matrix, whole.direction, scratch));
+  }
+  template <class Matrices>
+  [[nodiscard]] Work directed(stream after, const Matrices& optimizer, const PieceStep<Space>& each,
+                              double factor) const {
+    const Work part = work(after, each, factor, 0, 0, state_[each.piece].size);
+    fused_direction(after, optimizer, each.step, part.weight, part.gradient, part.direction,
+                    state_.template states<Matrices::states>(each.piece));
+    return part;
+  }
+  template <class Matrices>
+  void applied(stream after, const Matrices& optimizer, const PieceStep<Space>& each, const Work& part,
+               double scale_by) const {
+    fused_apply(after, optimizer, each.step, scale_by, part.weight, part.direction);
+    finish(after, each, part, 0);
+  }
+  /// Calls f with the optimizer of matrices, if there is one.
+  template <class F>
+  void with_matrices([[maybe_unused]] F&& f) const {
+    if constexpr (HostAccessible<Space> && MatrixOptimizer<Optimizer>)
+      f(optimizer_);
+    else if constexpr (HostAccessible<Space> && is_mixed<Optimizer>)
+      f(optimizer_.matrices);
   }
 
   Optimizer optimizer_;
@@ -264,14 +298,15 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
   ShardState<Space, A> state_;
   std::shared_ptr<OptimizerWorkspace<Space>> workspace_;
   std::vector<std::size_t> works_;  // the offset of each piece's direction, of those kept at the same time
+  std::vector<Work> directed_{};    // of the pieces in an update by norms
 };
 
 template <MemorySpace Space, ShardableOptimizer Optimizer>
 std::unique_ptr<ShardUpdate<Space>> make_shard_update(const Optimizer& optimizer, const ShardDescription& shard,
                                                       const std::shared_ptr<OptimizerWorkspace<Space>>& workspace,
-                                                      const std::shared_ptr<MemoryAccount>& account) {
+                                                      const StateAllocator<Space>& allocate) {
   const auto make = [&]<class T>(std::type_identity<T>) -> std::unique_ptr<ShardUpdate<Space>> {
-    return std::make_unique<ShardUpdateOf<Space, Optimizer, T>>(optimizer, shard, workspace, account);
+    return std::make_unique<ShardUpdateOf<Space, Optimizer, T>>(optimizer, shard, workspace, allocate);
   };
   if (shard.master) return make(std::type_identity<float>{});
   switch (shard.type) {

@@ -4,12 +4,12 @@
 
 namespace distx::inline DISTX_ABI::detail {
 
-/// The branch of a residual connection: a ColumnParallel layer, a local function, and a RowParallel layer.
+/// The branch of a residual connection, such as a ColumnParallel layer, a local function, and a RowParallel layer.
 ///
-/// It communicates once forward and once backward: an all-reduce, or with sequence parallelism an all-gather and a
-/// reduce-scatter. `Derived` has the type `activations`, `terms(tokens, training)` and `terms_backward(activations,
-/// gradient, training)`, which are local, and the layer `output()`. Branches with the same input may share the
-/// communication, since a sum of Partials is Partial.
+/// Along the model axis it communicates once forward and once backward: an all-reduce, or with sequence parallelism an
+/// all-gather and a reduce-scatter. `Derived` has the type `activations`, `terms(tokens, training)` and
+/// `terms_backward(activations, gradient, training)`, which are local along the model axis, and the layer `output()`.
+/// Branches with the same input may share the communication, since a sum of Partials is Partial.
 template <class Derived, class Split>
 class ResidualBranch {
  public:

@@ -5,6 +5,7 @@
 #include "distx/parallel/detail/engine/checks/consistency.hpp"
 #include "distx/parallel/detail/optimizer/any_optimizer.hpp"
 #include "distx/parallel/parameter_list.hpp"
+#include "distx/parallel/training_state.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
 
@@ -55,6 +56,10 @@ void check_arguments(const std::vector<ParameterEntry<Space>>& entries, const An
     fail(".group_ranks has no effect without the policy Hybrid; add Hybrid, or omit .group_ranks");
   if (const double scale = options.first_loss_scale(); !is_finite(scale) || scale <= 0)
     fail("invalid .loss_scale = " + shortest(scale) + ": must be finite and > 0; 1 disables loss scaling");
+  if (!HostAccessible<Space> && !options.state_folder.empty())
+    fail(".state_folder supports host memory only; omit it, or On<Space>");
+  if (!reaches_staging<Space> && options.offload)
+    fail(".offload supports GPU memory only; omit it, or set .state_folder instead");
   check_list(entries, context);
   for (const auto& entry : entries) {
     if (entry.options.group.weight_decay && !optimizer.decays)
@@ -91,9 +96,31 @@ void check_same_training(AnyCommunicator<Space>& comm, const std::vector<Paramet
   record.add(".skip_nonfinite", yes_no(options.skip_nonfinite));
   record.add(".guard_every", std::to_string(options.guard_every));
   record.add(".average_over_active", yes_no(options.average_over_active));
+  record.add(".offload", yes_no(options.offload));
   record.add("the optimizer", optimizer.description);
   record.add("the treatment of subnormal numbers", keeps_subnormals() ? "kept" : "flushed to zero");
   for (std::size_t i = 0; i < entries.size(); ++i) record.add("parameter " + std::to_string(i), entries[i].to_string());
+  check_consistency(comm, record, "construct the same training on every rank", context);
+}
+
+/// Compares what the ranks pass to a MeshParallel, besides what is compared along the data axis. Collective over the
+/// mesh.
+/// @throws MismatchError on every rank, with the name of what differs and both values
+template <MemorySpace Space>
+void check_same_mesh_training(AnyCommunicator<Space>& comm, const std::vector<MeshParameter>& parameters,
+                              const std::string& optimizer, const DataParallelOptions& options,
+                              const ErrorContext& context) {
+  ConsistencyRecord record;
+  record.add(".clip_norm", shortest(options.clip_norm));
+  record.add(".skip_nonfinite", options.skip_nonfinite ? "true" : "false");
+  record.add("the optimizer", optimizer);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto& each = parameters[i];
+    std::string shape;
+    for (const std::size_t extent : each.part.shape) shape += (shape.empty() ? "" : " x ") + std::to_string(extent);
+    record.add("weight " + std::to_string(i), "'" + each.name + "' of " + shape + (each.trained ? "" : ", frozen") +
+                                                  (each.rows > 0 ? ", .rows " + std::to_string(each.rows) : ""));
+  }
   check_consistency(comm, record, "construct the same training on every rank", context);
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <string>
 #include <vector>
 
 #include "distx/core/span.hpp"
@@ -30,9 +31,9 @@ class LivingAverages {
   std::vector<std::weak_ptr<AverageValues<Space>>> all_;
 };
 
-/// Returns the element type of an average of weights.
-[[nodiscard]] constexpr ElementType average_type(ElementType weight) noexcept {
-  return weight == ElementType::f64 ? ElementType::f64 : ElementType::f32;
+/// Returns the name of the k-th average's arrays.
+[[nodiscard]] inline std::string average_name(std::size_t k) {
+  return "exponential_average" + (k == 0 ? std::string() : std::to_string(k + 1));
 }
 
 }  // namespace distx::inline DISTX_ABI::detail

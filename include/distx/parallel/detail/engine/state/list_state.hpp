@@ -70,8 +70,8 @@ class StateLister {
         add(i, "optim.state." + name + "." + names[k], held.updated,
             held.updated == nullptr ? none(update.array_type()) : update.array(held.number, k));
       for (std::size_t k = 0; k < averages_.size(); ++k)
-        add(i, "optim.state." + name + ".exponential_average" + (k == 0 ? "" : std::to_string(k + 1)), held.updated,
-            held.updated == nullptr ? none(average_type(entries_[i].type())) : averages_[k]->values[i]);
+        add(i, "optim.state." + name + "." + average_name(k), held.updated,
+            held.updated == nullptr ? none(state_type(entries_[i].type())) : averages_[k]->values[i]);
     }
     return std::move(arrays_);
   }
@@ -146,7 +146,7 @@ class StateLister {
 
 /// Adds the arrays of a mesh's parameters that are empty on this rank to the state, which has those of the others.
 template <MemorySpace Space>
-void add_empty(TrainingState<Space>& state, const std::vector<MeshParameter>& parameters) {
+void add_empty(TrainingState<Space>& state, const std::vector<MeshParameter>& parameters, std::size_t averages) {
   using Array = typename TrainingState<Space>::Array;
   auto at = state.arrays.begin();
   for (const auto& parameter : parameters) {
@@ -156,14 +156,14 @@ void add_empty(TrainingState<Space>& state, const std::vector<MeshParameter>& pa
       array.part_shape = parameter.part.part_shape;
       at = state.arrays.insert(at, std::move(array)) + 1;
     };
+    auto arrays = parameter.arrays;
+    for (std::size_t k = 0; k < averages && parameter.trained; ++k) arrays.push_back(average_name(k));
     if (!parameter.empty) {
-      at += static_cast<std::ptrdiff_t>(1 + parameter.arrays.size());
+      at += static_cast<std::ptrdiff_t>(1 + arrays.size());
       continue;
     }
     add(parameter.name, parameter.type);
-    for (const auto& each : parameter.arrays)
-      add("optim.state." + parameter.name + "." + each,
-          parameter.type == ElementType::f64 ? ElementType::f64 : ElementType::f32);
+    for (const auto& each : arrays) add("optim.state." + parameter.name + "." + each, state_type(parameter.type));
   }
 }
 

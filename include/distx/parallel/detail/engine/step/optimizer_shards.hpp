@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <map>
+
 #include "distx/parallel/data_parallel_options.hpp"
 #include "distx/parallel/detail/base/training_communicators.hpp"
 #include "distx/parallel/detail/base/training_policies.hpp"
 #include "distx/parallel/detail/engine/gather/weight_gather.hpp"
 #include "distx/parallel/detail/engine/parameters/parameter_store.hpp"
+#include "distx/parallel/detail/engine/step/mesh_matrices.hpp"
 #include "distx/parallel/detail/engine/step/one_pass_update.hpp"
 #include "distx/parallel/detail/optimizer/step_coefficients.hpp"
 
@@ -40,8 +43,45 @@ class OptimizerShards {
     begin_update(buckets_[index], options);
     update_pieces(index, factor, late, after, location);
   }
-  /// Does the same with gradients that are not reduced yet: `reduce(update)` reduces them, and passes them to `update`
-  /// or stores them. @pre the gradients are not scaled
+  /// Makes `update_all` take the place of `update`: norms are those of whole weights over the ranks of `across` too.
+  /// @param numbers  of each parameter of this rank  @param count  of all numbers
+  void update_together(AnyCommunicator<Space>& across, std::vector<NormNumber> numbers, std::size_t count) {
+    across_.emplace(across.share());
+    numbers_ = std::move(numbers);
+    norms_ = count;
+  }
+  /// Does the same for an optimizer that needs whole matrices.
+  void update_together(MeshMatrices<Space> matrices, std::vector<NormNumber> numbers) {
+    matrices_.emplace(std::move(matrices));
+    numbers_ = std::move(numbers);
+  }
+  [[nodiscard]] bool update_together() const noexcept { return across_ || matrices_; }
+  /// Updates this rank's parts of all buckets at once, since other ranks may have a weight's parts in other buckets.
+  /// Collective over the mesh.
+  void update_all(const StepOptions& options, const GradientFactor& factor, bool late, stream after,
+                  const here& location) {
+    if constexpr (HostAccessible<Space>)
+      if (matrices_) return update_matrices(options, factor, late, after, location);
+    SharedNorms<Space> norms(2 * norms_);
+    std::vector<std::vector<PieceStep<Space>>> pieces(count_);
+    const auto make = [&](NormPhase phase) {
+      for (std::size_t i = 0; i < count_; ++i)
+        buckets_[i].update->update_by_norms(phase, after, pieces[i], factor_of(pieces[i], factor, late), norms,
+                                            numbers_);
+    };
+    const bool sharded = policies_.stage > 0 && comms_.shards() > 1;
+    for (std::size_t i = 0; i < count_; ++i) {
+      begin_update(buckets_[i], options);
+      pieces[i] = pieces_;
+    }
+    make(NormPhase::direct);
+    for (auto* const comm : {sharded ? &comms_.reducing() : nullptr, &*across_}) norms.agree(comm, location);
+    make(NormPhase::add);
+    for (auto* const comm : {sharded ? &comms_.reducing() : nullptr, &*across_}) norms.sum(comm, location);
+    make(NormPhase::apply);
+  }
+  /// Does the same as `update` with gradients that are not reduced yet: `reduce(update)` reduces them, and passes them
+  /// to `update` or stores them. @pre the gradients are not scaled
   template <class F>
   void update_in_one_pass(std::size_t index, const StepOptions& options, stream after, const here& location,
                           F&& reduce) {
@@ -142,12 +182,53 @@ class OptimizerShards {
       }
     }
   }
+  void update_matrices(const StepOptions& options, const GradientFactor& factor, bool late, stream after,
+                       const here& location) {
+    struct Part {
+      std::size_t bucket;
+      PieceStep<Space> step;
+    };
+    std::map<std::size_t, Part> parts;  // by the number of the parameter
+    for (std::size_t i = 0; i < count_; ++i) {
+      begin_update(buckets_[i], options);
+      std::vector<PieceStep<Space>> others;
+      for (auto& each : pieces_) {
+        const std::size_t parameter = each.segment.parameter;
+        if (parameters_[parameter].options.rows > 0)
+          parts.emplace(numbers_[parameter].number, Part{i, each});
+        else
+          others.push_back(each);
+      }
+      pieces_ = std::move(others);
+      update_pieces(i, factor, late, after, location);
+    }
+    // Of the ranks along the data axis that update the same part, the first one sends it.
+    auto* const alike = policies_.stage > 0 && comms_.shards() > 1 ? comms_.across() : &comms_.all();
+    matrices_->update(
+        after, location,
+        [&](std::size_t number) -> Span<AnyElement, Space> {
+          const auto found = parts.find(number);
+          if (found == parts.end()) return {};
+          const auto& [bucket, step] = found->second;
+          const auto direction = buckets_[bucket].update->direct(after, step, factor_of({step}, factor, late));
+          const bool sends = numbers_[step.segment.parameter].adds && (alike == nullptr || alike->rank() == 0);
+          return sends ? direction : Span<AnyElement, Space>();
+        },
+        [&](std::size_t number, Span<AnyElement, Space> direction, double scale_by) {
+          if (const auto found = parts.find(number); found != parts.end())
+            buckets_[found->second.bucket].update->apply(after, found->second.step, direction, scale_by);
+        });
+  }
   void update_pieces(std::size_t index, const GradientFactor& factor, bool late, stream after, const here& location) {
     const bool sharded = policies_.stage > 0 && comms_.shards() > 1;
-    const bool scaled = late && !pieces_.empty() && !scales_late(pieces_.front().segment);
-    buckets_[index].update->update(after, pieces_, scaled ? GradientFactor{} : factor,
+    buckets_[index].update->update(after, pieces_, factor_of(pieces_, factor, late),
                                    captures_ ? coefficients_->there() + coefficient_offsets_[index] : nullptr,
                                    sharded ? &comms_.reducing() : nullptr, location);
+  }
+  /// Returns what multiplies the gradients of these pieces now.
+  [[nodiscard]] GradientFactor factor_of(const std::vector<PieceStep<Space>>& pieces, const GradientFactor& factor,
+                                         bool late) const {
+    return late && !pieces.empty() && !scales_late(pieces.front().segment) ? GradientFactor{} : factor;
   }
   void gather_bucket(std::size_t index, stream after, const here& location) {
     if ((policies_.stage != 1 && policies_.stage != 2) || comms_.shards() == 1) return;
@@ -175,6 +256,10 @@ class OptimizerShards {
   std::shared_ptr<StepCoefficients<Space>> coefficients_{};  // null until a step is captured
   std::vector<std::size_t> coefficient_offsets_;             // of each bucket
   bool captures_ = false;
+  std::optional<MeshMatrices<Space>> matrices_{};  // of `update_together`, as the next three
+  std::optional<AnyCommunicator<Space>> across_{};
+  std::vector<NormNumber> numbers_{};
+  std::size_t norms_ = 0;
 };
 
 }  // namespace distx::inline DISTX_ABI::detail
