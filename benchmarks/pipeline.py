@@ -9,15 +9,13 @@ Prints the median of the alternations' medians in milliseconds, and its ratio to
 """
 import argparse
 import collections
-import os
 import re
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from peers.ranks import run_program, run_script
+
 CHUNKS = 2  # of the interleaved schedule
 
 
@@ -97,21 +95,13 @@ def main():
         return train(int(options.rank[0]), options.rank[1], options)
     flags = ["--micro-batches", str(options.micro_batches), "--milliseconds", str(options.milliseconds),
              "--kib", str(options.kib), "--rounds", str(options.rounds)]
-    environment = dict(os.environ, OMP_NUM_THREADS="1")
     measured, planned = collections.defaultdict(list), {}
     for _ in range(options.alternations):
-        program = os.path.join(options.build, "benchmarks", "pipeline")
-        run = [sys.executable, os.path.join(ROOT, "tools", "run"), "-n", str(options.ranks), program, *flags]
-        text = subprocess.run(run, env=environment, capture_output=True, text=True, check=True).stdout
+        text = run_program(options.build, "pipeline", options.ranks, *flags)
         for name, plan, time_of_step in re.findall(r"^(\S.*?) +planned +(\S+) ms, measured +(\S+) ms", text, re.MULTILINE):
             planned[name] = float(plan)
             measured[name, "distx"].append(float(time_of_step))
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, __file__, options.build, "--ranks", str(options.ranks), *flags, "--rank"]
-            others = [subprocess.Popen([*command, str(rank), folder + "/store"], env=environment) for rank in range(1, options.ranks)]
-            text = subprocess.run([*command, "0", folder + "/store"], env=environment, capture_output=True, text=True, check=True).stdout
-            for other in others:
-                other.wait()
+        text = run_script(__file__, options.ranks, options.build, "--ranks", str(options.ranks), *flags)
         for name, time_of_step in re.findall(r"^(\S.*?) measured (\S+)$", text, re.MULTILINE):
             measured[name, "PyTorch"].append(float(time_of_step))
     for (name, library), values in measured.items():

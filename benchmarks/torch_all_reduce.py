@@ -8,12 +8,11 @@ FOLDER has the extension of python/, such as BUILD/tests/torch/c10d, which its t
 thread each. In each round both backends take a turn at every size; prints the median of the rounds in microseconds.
 """
 import argparse
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
+
+from peers.ranks import run_script
 
 
 def measure(rank, ranks, store, rounds):
@@ -54,11 +53,8 @@ def main():
     sys.path.insert(0, options.folder)
     if options.rank:
         return measure(int(options.rank[0]), options.ranks, options.rank[1], options.rounds)
-    environment = dict(os.environ, OMP_NUM_THREADS="1")
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, *sys.argv, "--rank"]
-        ranks = [subprocess.Popen([*command, str(rank), folder + "/store"], env=environment) for rank in range(options.ranks)]
-        return max(rank.wait() for rank in ranks)
+    print(run_script(__file__, options.ranks, options.folder, "--ranks", str(options.ranks), "--rounds", str(options.rounds)), end="")
+    return 0
 
 
 if __name__ == "__main__":

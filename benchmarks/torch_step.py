@@ -13,12 +13,10 @@ import argparse
 import collections
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from peers.ranks import run_program, run_script
 
 
 def train(rank, ranks, store, rounds, steps):
@@ -85,11 +83,6 @@ def train(rank, ranks, store, rounds, steps):
     dist.destroy_process_group()
 
 
-def lines_of(command):
-    environment = dict(os.environ, OMP_NUM_THREADS="1")
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build")
@@ -105,14 +98,9 @@ def main():
     counts = [str(options.rounds), str(options.steps)]
     for _ in range(options.alternations):
         times = collections.defaultdict(list)
-        program = os.path.join(options.build, "benchmarks", "torch_step")
-        lines = lines_of([sys.executable, os.path.join(ROOT, "tools", "run"), "-n", "2", program, *counts])
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, __file__, options.build, "--rounds", counts[0], "--steps", counts[1], "--rank"]
-            other = subprocess.Popen([*command, "1", folder + "/store"], env=dict(os.environ, OMP_NUM_THREADS="1"))
-            lines += lines_of([*command, "0", folder + "/store"])
-            other.wait()
-        for line in lines:
+        printed = run_program(options.build, "torch_step", 2, *counts)
+        printed += run_script(__file__, 2, options.build, "--rounds", counts[0], "--steps", counts[1])
+        for line in printed.splitlines():
             model, way, milliseconds = line.split()
             times[model, way].append(float(milliseconds))
         for key, values in times.items():
