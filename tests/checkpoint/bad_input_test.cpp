@@ -256,6 +256,27 @@ TEST_CASE(
   CHECK(contains(at("[9223372036854775808, 4294967296]"), "too many elements"));
 }
 
+TEST_CASE("consolidate rejects a tensor with elements of less than a byte") {
+  const Checkpoints checkpoints;
+  const std::array<std::byte, 2> values{};
+  const auto path = checkpoints.newer() / "small.safetensors";
+  distx::checkpoint::write_safetensors(
+      path, {{"a", "F4", {4}, values}},
+      {{detail::sharding_key, R"({"a":{"saved_offsets":[0]}})"},
+       {detail::checksums_key, R"({"a":)" + std::to_string(detail::checksum(values)) + "}"}});
+  auto json = nlohmann::json::parse(content_of(checkpoints.manifest()));
+  json.erase("crc32");
+  json["tensors"] = {{"a", {{"dtype", "F4"}, {"shape", {4}}}}};
+  json["files"] = {{{"name", "small.safetensors"},
+                    {"bytes", fs::file_size(path)},
+                    {"header_crc32", detail::checksum(distx::checkpoint::SafetensorsFile(path).header_bytes())}}};
+  json["crc32"] = detail::checksum(json.dump());
+  set_content(checkpoints.manifest(), json.dump());
+  CHECK_THROWS_WITH_AS(distx::checkpoint::consolidate(checkpoints.newer(), checkpoints.folder.path() / "whole"),
+                       doctest::Contains("describes tensor 'a' with an invalid type"), distx::CheckpointError);
+  CHECK_FALSE(fs::exists(checkpoints.folder.path() / "whole"));
+}
+
 TEST_CASE("without permission, load and save are CheckpointErrors, and the older checkpoint loads") {
   const Checkpoints checkpoints;
   const auto allow = [](const fs::path& path, bool allowed) {

@@ -51,7 +51,7 @@ auto weight(const char* name, const Grid& mesh, const distx::Extents<Rank>& exte
 template <class L, class T, class... Policies>
 class MeshTrainer {
  public:
-  /// @param cube  whether the model has a weight of three dimensions, which no DataParallel takes
+  /// @param cube  whether the model has weights of three dimensions and of none, which no DataParallel takes
   template <class Optimizer>
   MeshTrainer(const Grid& mesh, const Optimizer& optimizer, const distx::DataParallelOptions& options, float offset = 0,
               bool cube = true)
@@ -60,6 +60,7 @@ class MeshTrainer {
         rows_(weight<2, T, typename L::rows>("rows", mesh, {5, 3}, offset, {.rows = 5})),
         both_(weight<2, T, typename L::both>("both", mesh, {7, 6}, offset, {.rows = 7})),
         cube_(weight<3, T, typename L::cube>("cube", mesh, {3, 4, 5}, offset)),
+        scale_(weight<0, T, In<>>("scale", mesh, {}, offset)),
         same_(weight<1, T, In<>>("same", mesh, {6}, offset)),
         tiny_(weight<1, T, typename L::tiny>("tiny", mesh, {1}, offset)),
         frozen_(weight<2, T, typename L::both>("frozen", mesh, {3, 2}, offset, {.trainable = false})),
@@ -74,8 +75,9 @@ class MeshTrainer {
       ready(same_, number);
     }
     if (has_cube_) {
-      const auto weights = training_.unshard(cube_);
+      const auto weights = training_.unshard(cube_, scale_);
       ready(cube_, number);
+      ready(scale_, number);
     }
     training_.step({.learning_rate = 0.01});
   }
@@ -85,7 +87,7 @@ class MeshTrainer {
   distx::TensorParameterList<> list() {
     distx::TensorParameterList<> all;
     all.add(tiny_, rows_, both_, same_);
-    if (has_cube_) all.add(cube_);
+    if (has_cube_) all.add(cube_, scale_);
     return all.add(frozen_);
   }
   template <class W>
@@ -104,6 +106,7 @@ class MeshTrainer {
   distx::TensorParameter<T, 2, Grid, typename L::rows> rows_;
   distx::TensorParameter<T, 2, Grid, typename L::both> both_;
   distx::TensorParameter<T, 3, Grid, typename L::cube> cube_;
+  distx::TensorParameter<T, 0, Grid> scale_;
   distx::TensorParameter<T, 1, Grid> same_;
   distx::TensorParameter<T, 1, Grid, typename L::tiny> tiny_;
   distx::TensorParameter<T, 2, Grid, typename L::both> frozen_;

@@ -67,7 +67,7 @@ DISTX_INLINE void consolidate(const std::filesystem::path& folder, const std::fi
     const detail::FileType* const type = detail::find_file_type(tensor.type);
     const auto elements = detail::elements_of(tensor.shape);
     const auto bytes = type != nullptr && elements ? detail::bytes_of(*type, *elements) : std::nullopt;
-    if (!bytes)
+    if (!bytes || type->bits % 8 != 0)  // its shards may begin inside a byte
       throw CheckpointError("'" + folder.string() + "' describes tensor '" + name +
                                 "' with an invalid type or shape; use an older checkpoint",
                             {.operation = "consolidate"});

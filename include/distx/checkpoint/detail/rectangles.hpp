@@ -49,9 +49,11 @@ struct Rectangle {
 
 /// Returns the rectangles that elements [begin, begin + size) of an array are, the whole rows first: one of a vector,
 /// at most three of a matrix, at most 2n - 1 of an array of n dimensions.
-/// @pre at least one dimension, and the array has these elements
+/// @pre the array has these elements
 [[nodiscard]] inline std::vector<Rectangle> rectangles_of(const Shape& shape, std::uint64_t begin, std::uint64_t size) {
   std::vector<Rectangle> found;
+  if (shape.empty() && size > 0) found.push_back({{}, begin, size});
+  if (shape.empty()) return found;
   // Adds elements [from, to) of the indices `prefix` in the dimensions before this one.
   const auto add = [&](const auto& self, Shape& prefix, std::uint64_t before, std::uint64_t from,
                        std::uint64_t to) -> void {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <set>
+#include <tuple>
 
 #include "distx/checkpoint/detail/file_array.hpp"
 #include "distx/checkpoint/detail/manifest.hpp"
@@ -196,9 +197,10 @@ class ShardIndex {
   /// Returns whether some element is in two of an array's parts.
   [[nodiscard]] static bool overlap(std::vector<const StoredPart*> parts) {
     std::sort(parts.begin(), parts.end(), [](const StoredPart* a, const StoredPart* b) {
-      return a->offsets[0] != b->offsets[0] ? a->offsets[0] < b->offsets[0] : a < b;
+      return std::tie(a->offsets, a) < std::tie(b->offsets, b);
     });
     parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
+    if (!parts.empty() && parts[0]->offsets.empty()) return parts.size() > 1;
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const std::uint64_t end = parts[i]->offsets[0] + parts[i]->tensor->shape[0];
       for (std::size_t j = i + 1; j < parts.size() && parts[j]->offsets[0] < end; ++j)

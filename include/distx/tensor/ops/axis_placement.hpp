@@ -10,7 +10,7 @@ struct AxisPlacement {
 
   Kind kind = Kind::unsupported;
   std::size_t dim = 0;         ///< of a shard
-  OpKind op = OpKind::sum;     ///< of a partial
+  OpKind op = OpKind::sum;     ///< of a partial; of a rule's result, sum or max: others are unsupported
   std::size_t dimensions = 0;  ///< of the tensor
 
   [[nodiscard]] constexpr bool is_replicated() const noexcept { return kind == Kind::replicated; }

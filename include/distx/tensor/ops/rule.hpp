@@ -52,7 +52,9 @@ struct Case<Rule, Dimensions<Ranks...>, Ps...> {
 
 /// Whether the rule supports a case. A compile-time error of an operation shows the case that is not supported.
 template <class SomeCase>
-inline constexpr bool is_supported = SomeCase::result.kind != AxisPlacement::Kind::unsupported;
+inline constexpr bool is_supported =
+    SomeCase::result.kind != AxisPlacement::Kind::unsupported &&
+    (!SomeCase::result.is_partial() || SomeCase::result.is_sum() || SomeCase::result.is_max());
 
 }  // namespace rules
 
