@@ -213,6 +213,7 @@ TEST_CASE("row operations have the same bits at every width of vector registers,
         add(ops::softmax_backward(ops::softmax(rows), gradient));
         add(ops::causal_attention(heads));
         add(ops::causal_attention_backward(heads, of_heads));
+        add(ops::gelu(rows)), add(ops::gelu_backward(rows, gradient));
         return results;
       };
       distx::detail::lane_bytes() = distx::detail::common_lane_bytes;
@@ -270,10 +271,11 @@ TEST_CASE_TEMPLATE("a row has the same bits alone and among others, at every len
           const auto most = ops::max_over<1>(x);
           add(ops::sum_over<1>(x)), add(ops::mean_over<1>(x)), add(most);
           add(ops::sum_over_backward<1>(x, slopes)), add(ops::max_over_backward<1>(x, most, slopes));
+          add(ops::gelu(x)), add(ops::gelu_backward(x, gradient));
           return all;
         };
         const auto together = results(0, rows);
-        const std::size_t sizes[] = {n, n, n, n, 1, n, 1, 1, 1, n, n};
+        const std::size_t sizes[] = {n, n, n, n, 1, n, 1, 1, 1, n, n, n, n};
         for (std::size_t row = 0; row < rows; ++row) {
           std::vector<T> expected;
           std::size_t begin = 0;

@@ -6,6 +6,9 @@
 #include <distx/tensor/ops/bias.hpp>
 #include <distx/tensor/ops/dropout.hpp>
 
+#include <cmath>
+#include <vector>
+
 #include "cases.hpp"
 #include "matrices.hpp"
 
@@ -109,6 +112,29 @@ TEST_CASE("the gradients of activations equal finite differences in every suppor
   }
   CHECK(cases::check<distx::rules::ElementwiseBackward, 2, 2>(
             {x, y}, gelu, 1e-8, [](const auto& a, const auto& b) { return distx::ops::gelu_backward(a, b); }) == "");
+}
+
+TEST_CASE("gelu and its gradient are rounded once from double, and 0 and 1 far from 0") {
+  const distx::detail::elements::Gelu<double> gelu;
+  const distx::detail::elements::GeluBackward<double> backward;
+  std::vector<float> points, ones, values, slopes;
+  for (float point = -9; point < 9; point += 0.01F) points.push_back(point);
+  for (const float far : {-1e30F, -40.0F, 40.0F}) points.push_back(far);
+  ones.assign(points.size(), 1);
+  values = slopes = points;
+  using distx::detail::for_elements;
+  for_elements(distx::HostStream{}, distx::detail::elements::Gelu<float>(), distx::Span<float>(values),
+               distx::Span<const float>(points));
+  for_elements(distx::HostStream{}, distx::detail::elements::GeluBackward<float>(), distx::Span<float>(slopes),
+               distx::Span<const float>(points), distx::Span<const float>(ones));
+  for (std::size_t i = 0; i + 3 < points.size(); ++i) {
+    CAPTURE(points[i]);
+    const double at = points[i], value = gelu(at), slope = backward(at, 1.0);
+    CHECK(std::abs(values[i] - value) <= 6.1e-8 * std::abs(value));
+    CHECK(std::abs(slopes[i] - slope) <= 6.1e-8 * std::abs(slope) + 1e-9);
+  }
+  CHECK(std::vector(values.end() - 3, values.end()) == std::vector{0.0F, 0.0F, 40.0F});
+  CHECK(std::vector(slopes.end() - 3, slopes.end()) == std::vector{0.0F, 0.0F, 1.0F});
 }
 
 TEST_CASE("add_bias adds to each row, and sum_rows is its gradient, in every supported layout") {

@@ -28,7 +28,7 @@ inline constexpr bool splits_conversions = true;
 /// Calls `Kernel::run<16>(args...)`. Arguments are copies, which no store can alias.
 ///
 /// Everything that the kernel calls is inlined, for this width and for those below. No product and sum of Lanes are
-/// fused, so every width gives the same bits.
+/// fused but by `add_products`, so every width gives the same bits.
 template <class Kernel, class... Args>
 [[gnu::noinline, gnu::flatten, gnu::optimize("fp-contract=off")]] void run_on_common_lanes(Args... args) {
   Kernel::template run<common_lane_bytes>(args...);
@@ -37,21 +37,22 @@ template <class Kernel, class... Args>
 #if defined(__x86_64__)
 
 inline constexpr bool has_wide_lanes = true;
+#define DISTX_AVX512 "avx512f,avx512dq,avx512bw,avx512vl"
 
 [[nodiscard]] inline std::size_t widest_lane_bytes() noexcept {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl"))
     return 64;
-  return __builtin_cpu_supports("avx2") ? 32 : common_lane_bytes;
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 32 : common_lane_bytes;
 }
 
 template <class Kernel, class... Args>
-[[gnu::noinline, gnu::flatten, gnu::target("avx2"), gnu::optimize("fp-contract=off")]]
+[[gnu::noinline, gnu::flatten, gnu::target("avx2,fma"), gnu::optimize("fp-contract=off")]]
 void run_on_32_byte_lanes(Args... args) {
   Kernel::template run<32>(args...);
 }
 template <class Kernel, class... Args>
-[[gnu::noinline, gnu::flatten, gnu::target("avx512f,avx512dq,avx512bw,avx512vl"), gnu::optimize("fp-contract=off")]]
+[[gnu::noinline, gnu::flatten, gnu::target(DISTX_AVX512), gnu::optimize("fp-contract=off")]]
 void run_on_64_byte_lanes(Args... args) {
   Kernel::template run<64>(args...);
 }
@@ -61,17 +62,36 @@ typedef float Floats32 [[gnu::vector_size(32)]];
 typedef float Floats64 [[gnu::vector_size(64)]];
 typedef double Doubles32 [[gnu::vector_size(32)]];
 typedef double Doubles64 [[gnu::vector_size(64)]];
-[[gnu::target("avx2")]] inline void take_roots(Floats32& x) { asm("vsqrtps {%0, %0|%0, %0}" : "+x"(x)); }
-[[gnu::target("avx2")]] inline void take_roots(Doubles32& x) { asm("vsqrtpd {%0, %0|%0, %0}" : "+x"(x)); }
+[[gnu::target("avx2,fma")]] inline void take_roots(Floats32& x) { asm("vsqrtps {%0, %0|%0, %0}" : "+x"(x)); }
+[[gnu::target("avx2,fma")]] inline void take_roots(Doubles32& x) { asm("vsqrtpd {%0, %0|%0, %0}" : "+x"(x)); }
 [[gnu::target("avx512f")]] inline void take_roots(Floats64& x) { asm("vsqrtps {%0, %0|%0, %0}" : "+v"(x)); }
 [[gnu::target("avx512f")]] inline void take_roots(Doubles64& x) { asm("vsqrtpd {%0, %0|%0, %0}" : "+v"(x)); }
 
+// Adds number * first to `low` and number * second to `high`, and rounds each once (FMA).
+#define DISTX_ADD_PRODUCTS(T, V, SUFFIX, TARGET)                                                             \
+  [[gnu::target(TARGET)]] inline void add_products(const T& number, const V& first, const V& second, V& low, \
+                                                   V& high) {                                                \
+    [[maybe_unused]] V factor;                                                                               \
+    asm("vbroadcasts" SUFFIX                                                                                 \
+        " {%3, %2|%2, %3}\n\t"                                                                               \
+        "vfmadd231p" SUFFIX                                                                                  \
+        " {%4, %2, %0|%0, %2, %4}\n\t"                                                                       \
+        "vfmadd231p" SUFFIX " {%5, %2, %1|%1, %2, %5}"                                                       \
+        : "+v"(low), "+v"(high), "=&v"(factor)                                                               \
+        : "m"(number), "v"(first), "v"(second));                                                             \
+  }
+DISTX_ADD_PRODUCTS(float, Floats32, "s", "avx2,fma")
+DISTX_ADD_PRODUCTS(double, Doubles32, "d", "avx2,fma")
+DISTX_ADD_PRODUCTS(float, Floats64, "s", DISTX_AVX512)
+DISTX_ADD_PRODUCTS(double, Doubles64, "d", DISTX_AVX512)
+#undef DISTX_ADD_PRODUCTS
+
 // Conversions of vectors, which g++ 12 does in halves.
 typedef float Floats16 [[gnu::vector_size(16)]];
-[[gnu::target("avx2")]] inline void convert(const Floats16& from, Doubles32& to) {
+[[gnu::target("avx2,fma")]] inline void convert(const Floats16& from, Doubles32& to) {
   asm("vcvtps2pd {%1, %0|%0, %1}" : "=x"(to) : "xm"(from));
 }
-[[gnu::target("avx2")]] inline void convert(const Doubles32& from, Floats16& to) {
+[[gnu::target("avx2,fma")]] inline void convert(const Doubles32& from, Floats16& to) {
   asm("vcvtpd2ps {%1, %0|%0, %1}" : "=x"(to) : "x"(from));
 }
 [[gnu::target("avx512f")]] inline void convert(const Floats32& from, Doubles64& to) {
@@ -96,6 +116,8 @@ void run_on_64_byte_lanes(Args... args) {
 }
 template <class V>
 void take_roots(V&) = delete;
+template <class T, class V>
+void add_products(const T&, const V&, const V&, V&, V&) = delete;
 template <class From, class To>
 void convert(const From&, To&) = delete;
 

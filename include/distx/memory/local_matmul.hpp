@@ -51,7 +51,7 @@ DISTX_KERNELS_BEGIN
 /// Adds scale * left * right to `out`, block by block. Blocks of both operands are packed so that the innermost loop
 /// reads memory in order, and padded with zeros.
 struct AddProduct {
-  static constexpr std::size_t most_rows = 64, most_inner = 256, most_columns = 256, tile_rows = 4;
+  static constexpr std::size_t most_rows = 72, most_inner = 256, most_columns = 256, tile_rows = 6;
 
   template <std::size_t Bytes, class T>
   static void run(MatrixRef<T> out, MatrixRef<const T> left, MatrixRef<const T> right, T scale, T* of_left,
@@ -116,13 +116,21 @@ struct AddProduct {
   template <std::size_t Bytes, class T>
   static void multiply(const T* left, const T* right, std::size_t inner, T* product) {
     using V = Lanes<T, Bytes>;
+    using Native = typename V::native;
     [&]<std::size_t... I>(std::index_sequence<I...>) {
-      V low[] = {(static_cast<void>(I), V(T{0}))...}, high[] = {(static_cast<void>(I), V(T{0}))...};
+      Native low[] = {(static_cast<void>(I), Native{})...}, high[] = {(static_cast<void>(I), Native{})...};
       for (std::size_t p = 0; p < inner; ++p, left += tile_rows, right += 2 * V::size) {
         const auto first = V::load(right).to_native(), second = V::load(right + V::size).to_native();
-        ((low[I] += V::from_native(left[I] * first), high[I] += V::from_native(left[I] * second)), ...);
+        if constexpr (Bytes > common_lane_bytes && has_wide_lanes)
+          (add_products(left[I], first, second, low[I], high[I]), ...);
+        else
+          ((low[I] += V::from_native(left[I] * first).to_native(),
+            high[I] += V::from_native(left[I] * second).to_native()),
+           ...);
       }
-      ((low[I].store(product + I * 2 * V::size), high[I].store(product + I * 2 * V::size + V::size)), ...);
+      ((V::from_native(low[I]).store(product + I * 2 * V::size),
+        V::from_native(high[I]).store(product + I * 2 * V::size + V::size)),
+       ...);
     }(std::make_index_sequence<tile_rows>());
   }
 };
@@ -132,8 +140,9 @@ DISTX_KERNELS_END
 
 /// Computes out = keep * out + scale * left * right, with out (m, n), left (m, k) and right (k, n) of float or double.
 ///
-/// Runs on the calling thread, blocked for the caches, in a fixed order: the same operands give the same bits. `out`
-/// must not overlap the operands; with keep = 0 its old values are not read. Needs no library; a BLAS is faster.
+/// Runs on the calling thread, blocked for the caches, in a fixed order: the same operands give the same bits on all
+/// processors with AVX2 and FMA, where each product is added with one rounding; others round it, too. `out` must not
+/// overlap the operands; with keep = 0 its old values are not read. Needs no library; a BLAS is faster.
 /// @throws InvalidArgument if the shapes do not fit
 template <std::floating_point T>
 void local_matmul(HostStream, MatrixRef<T> out, std::type_identity_t<MatrixRef<const T>> left,

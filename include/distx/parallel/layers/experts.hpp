@@ -154,7 +154,7 @@ class ParallelExperts : public detail::ResidualBranch<ParallelExperts<T, Split>,
       const auto to = detail::rows_from(of_inner.span(), begin, size, inner);
       const auto out = detail::rows_from(active.span(), begin, size, inner);
       multiply(to, detail::rows_from(detail::as_const(received.span()), begin, size, width), of_expert(wide, expert));
-      std::ranges::transform(to.values, out.values.begin(), detail::elements::Gelu<C>());
+      detail::for_elements(HostStream{}, detail::elements::Gelu<C>(), out.values, detail::as_const(to.values));
       multiply(detail::rows_from(results.span(), begin, size, width), out, of_expert(narrow, expert));
     }
     auto returned = dispatch.template to_tokens<C>(results.span(), width);
@@ -231,8 +231,8 @@ class ParallelExperts : public detail::ResidualBranch<ParallelExperts<T, Split>,
         std::ranges::transform(sum.values, to.values, sum.values.begin(), std::plus());
       };
       add_product(of_expert(of_narrow, expert), part(held.active, inner), results);
-      std::ranges::transform(part(held.inner, inner).values, of_active.values, of_active.values.begin(),
-                             detail::elements::GeluBackward<C>());
+      detail::for_elements(HostStream{}, detail::elements::GeluBackward<C>(), of_active.values,
+                           detail::as_const(part(held.inner, inner).values), detail::as_const(of_active.values));
       add_product(of_expert(of_wide, expert), part(held.received, width), of_active);
       multiply(detail::rows_from(of_received.span(), begin, size, width), of_active,
                of_expert(wide, expert).transpose());

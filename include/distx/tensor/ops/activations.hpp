@@ -24,26 +24,41 @@ struct ReluBackward {
   }
 };
 
+DISTX_KERNELS_BEGIN
 /// The tanh approximation of x · Φ(x) (Hendrycks and Gimpel, 2016, arXiv 1606.08415).
 template <class T>
 struct Gelu {
-  static constexpr T root = T(0.79788456080286535588);  // sqrt(2 / π)
-  static constexpr T cubic = T(0.044715);
+  static constexpr bool on_wide_lanes = true;
+  static constexpr double root = 0.79788456080286535588;  // sqrt(2 / π)
+  static constexpr double cubic = 0.044715;
   /// (1 + tanh(u)) / 2 is 1 / (1 + exp(-2u)), of which nothing cancels; the exponential of -2|u| is at most 1.
-  static constexpr T exponential(T x) { return std::exp(-2 * root * std::abs(x) * (1 + cubic * x * x)); }
-  constexpr T operator()(T x) const {
-    const T e = exponential(x);
-    return x * (x < 0 ? e : T(1)) / (1 + e);
+  template <class V>
+  static constexpr V exponential(const V& x) {
+    using std::abs;
+    const V power = V(-2 * root) * abs(x) * (V(1) + V(cubic) * x * x);
+    if constexpr (std::same_as<V, T>)
+      return std::exp(power);
+    else
+      return detail::exponential<T>(power);
+  }
+  template <class V>
+  constexpr V operator()(const V& x) const {
+    const V e = exponential(x);
+    return x * select(x < V(0), e, V(1)) / (V(1) + e);
   }
 };
 template <class T>
 struct GeluBackward {
-  constexpr T operator()(T x, T gradient) const {
-    constexpr T root = Gelu<T>::root, cubic = Gelu<T>::cubic;
-    const T e = Gelu<T>::exponential(x), inverse = 1 / (1 + e);
-    return gradient * inverse * ((x < 0 ? e : T(1)) + 2 * root * x * (1 + 3 * cubic * x * x) * e * inverse);
+  static constexpr bool on_wide_lanes = true;
+  template <class V>
+  constexpr V operator()(const V& x, const V& gradient) const {
+    constexpr double root = Gelu<T>::root, cubic = Gelu<T>::cubic;
+    const V e = Gelu<T>::exponential(x), inverse = V(1) / (V(1) + e);
+    return gradient * inverse *
+           (select(x < V(0), e, V(1)) + V(2 * root) * x * (V(1) + V(3 * cubic) * x * x) * e * inverse);
   }
 };
+DISTX_KERNELS_END
 
 }  // namespace elements
 

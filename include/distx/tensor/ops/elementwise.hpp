@@ -2,7 +2,7 @@
 #pragma once
 #include <cmath>
 
-#include "distx/memory/lanes.hpp"
+#include "distx/memory/sums.hpp"
 #include "distx/tensor/ops/apply.hpp"
 #include "distx/tensor/ops/rules.hpp"
 
@@ -13,6 +13,19 @@ namespace detail {
 /// Whether f may be called on several numbers at once; it declares so itself, as its body need not compile for them.
 template <class F>
 inline constexpr bool on_lanes = requires { requires F::on_lanes; };
+/// The same of doubles on the widest vectors, for functions that take long.
+template <class F>
+inline constexpr bool on_wide_lanes = requires { requires F::on_wide_lanes; };
+
+template <class F>
+struct WideElements {
+  template <std::size_t Bytes, class T, class... Xs>
+  static void run(T* out, std::size_t n, const Xs*... xs) {
+    using V = Lanes<double, Bytes>;
+    for (std::size_t i = 0; i < n; i += V::size)
+      narrow_before(out + n, out + i, F()(wide_before<V>(xs + n, xs + i)...));
+  }
+};
 
 /// out[i] = f(xs[i]…) on the host's memory; other memory spaces overload it on their stream.
 template <class F, class T, class... Xs>
@@ -21,6 +34,7 @@ void for_elements(HostStream, const F& f, Span<T> out, Span<const Xs>... xs) {
                 "distx: map, zip: the function returns a floating-point number, and the result would have the first "
                 "operand's integral element type; make that operand floating-point, or round in the function");
   const std::size_t n = out.size();
+  if constexpr (on_wide_lanes<F>) return run_on_lanes<WideElements<F>>(lane_bytes(), out.data(), n, xs.data()...);
   std::size_t i = 0;
   if constexpr (on_lanes<F> && std::floating_point<T> && (std::same_as<T, Xs> && ...)) {
     using V = Lanes<T>;
