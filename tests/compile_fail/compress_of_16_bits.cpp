@@ -1,4 +1,4 @@
-// expect: Compress is for gradients of float, those of Precision are of 16 bits already; remove Compress
+// expect: Compress is for parameters of float, those of Precision are of 16 bits already; remove Compress
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

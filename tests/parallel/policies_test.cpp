@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
+#include <distx/parallel/hooks/quantized_blocks.hpp>
 #include <distx/training.hpp>
 
 #include <type_traits>
@@ -53,6 +54,15 @@ static_assert(!CompatiblePolicies<Compress<Hook>, Hybrid, ZeRO<1>> && !Compatibl
 static_assert(CompatiblePolicies<Compress<distx::bfloat16>, On<Gpu>>);
 static_assert(!CompatiblePolicies<Compress<distx::bfloat16>, Precision<float>>);
 static_assert(!CompatiblePolicies<Compress<Hook>, distx::Reproducible<8>>);
+using Blocks = distx::hooks::QuantizedBlocks<>;
+static_assert(CompatiblePolicies<Compress<float, Blocks>, ZeRO<3>, Accumulate<Sharded>, Hybrid, On<Host>>);
+static_assert(CompatiblePolicies<Compress<Hook, Blocks>, ZeRO<distx::Dynamic>, distx::Replicate>);
+static_assert(CompatiblePolicies<Compress<distx::bfloat16, Blocks>, ZeRO<3>, Hybrid>);
+static_assert(!CompatiblePolicies<Compress<float, Blocks>, ZeRO<2>> && !CompatiblePolicies<Compress<float, Blocks>>);
+static_assert(!CompatiblePolicies<Compress<float, Hook>, ZeRO<3>> && !CompatiblePolicies<Compress<float, float>>);
+static_assert(!CompatiblePolicies<Compress<float, Blocks>, ZeRO<3>, On<Gpu>>);
+static_assert(!CompatiblePolicies<Compress<float, Blocks>, ZeRO<3>, Precision<float>>);
+static_assert(!CompatiblePolicies<Compress<float, Blocks>, ZeRO<3>, distx::Reproducible<8>>);
 using distx::Reproducible;
 static_assert(CompatiblePolicies<Reproducible<8>, ZeRO<3>, Precision<float>, distx::Replicate, On<Host>>);
 static_assert(!CompatiblePolicies<Reproducible<8>, Reproducible<8>>);

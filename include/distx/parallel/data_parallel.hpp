@@ -44,7 +44,8 @@ inline constexpr bool is_training = false;
 /// MatrixOptimizer, alone or in a Mixed, are assigned whole to a rank.
 ///
 /// @tparam Policies  any of, in any order: ZeRO<0> to ZeRO<3> or ZeRO<Dynamic>, Accumulate<Local> or
-///   Accumulate<Sharded>, Reproducible<V>, Precision<Communication>, Compress<How>, Hybrid, Replicate, On<Space>
+///   Accumulate<Sharded>, Reproducible<V>, Precision<Communication>, Compress<Gradients, Weights>, Hybrid, Replicate,
+///   On<Space>
 /// @code
 /// distx::DataParallel<distx::ZeRO<1>> training(comm, parameters, distx::AdamW{.weight_decay = 0.01});
 /// …
@@ -160,7 +161,8 @@ class DataParallel : public TrainingMethods<false, Policies...> {
     this->engine_->replay(options, after, location);
   }
   /// Calls f(name, values) for every parameter, in the order of the list, with its whole values, which are valid during
-  /// the call. At stage 3, one unit at a time is gathered. Collective, between steps.
+  /// the call. At stage 3, one unit at a time is gathered, exactly with Compress too. Collective, between steps.
+  /// @throws InvalidState in a scope of `unshard` if Compress encodes weights
   template <std::invocable<const std::string&, Span<const AnyElement, space>> F>
   void for_each_full_weight(F&& f, stream after = {}, const here& location = here::current()) {
     this->engine_->for_each_full_weight(std::ref(f), after, location);

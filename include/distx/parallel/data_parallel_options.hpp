@@ -42,7 +42,8 @@ struct DataParallelOptions {
   double clip_norm = std::numeric_limits<double>::infinity();
   /// Whether, at stage 3, ranks that share memory (threads, `ShmCommunicator`) read each other's shards of the weights
   /// in place instead of gathering copies: `unshard` then moves no bytes. With `Hierarchical`, weights are gathered
-  /// once for each host whose ranks share memory. No effect on other communicators and stages.
+  /// once for each host whose ranks share memory. No effect on other communicators and stages, or where Compress
+  /// encodes weights.
   bool map_weights = true;
   /// Whether, at stages 0 to 2, ranks that share memory (threads, `ShmCommunicator`) keep one copy of the owned weights
   /// between them. Each rank updates its part, as at stage 1 also with stage 0, and the others read it in place. The

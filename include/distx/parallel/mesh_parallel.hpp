@@ -279,7 +279,7 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
                             const DataParallelOptions& options, const here& location) {
     detail::check_effects(
         detail::TensorAccess::entries(parameters), detail::communication_of_policies<Policies...>().has_value(),
-        detail::compressed_type_of<Policies...>().has_value(), options,
+        detail::compressed_type_of<Policies...>() || detail::weight_hook_of<Policies...>() != nullptr, options,
         {.operation = "MeshParallel", .rank = mesh.rank(), .size = mesh.size(), .location = location});
   }
   static void check_stages(AnyCommunicator<space>& stages, const DataParallelOptions& options, const here& location) {

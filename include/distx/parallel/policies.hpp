@@ -59,14 +59,21 @@ struct Precision {
                 "distx::Precision: the communication dtype must be bfloat16, float16 or float");
 };
 
-/// The policy for gradients of float that are averaged lossily, in fewer bytes; optimizer and weights stay float.
+/// The policy for gradients of float that are averaged lossily, in fewer bytes, and for weights that are gathered so;
+/// optimizer and weights stay float.
 ///
 /// `Compress<bfloat16>`, `<float16>`: ranks send and add gradients in this type, also across the groups of Hybrid, as
 /// with Precision. Float16 overflows at 65520. Otherwise a GradientHook, such as those of `distx/parallel/hooks/`,
 /// which blocks: with a hook, no reduction overlaps with the backward pass. Buckets of other types have the averages of
 /// a training without Compress, and so do all on a single rank. Not with Precision or Reproducible; a hook not with
 /// Hybrid or a MeshParallel, and in host memory.
-template <class How>
+///
+/// `Compress<Gradients, Weights>`: at stage 3 in host memory, scopes of `unshard` have weights of float as the
+/// WeightHook `Weights` encodes them, such as `hooks::QuantizedBlocks<>`. They are gathered as without Compress,
+/// prefetched ones in the background, even where `.map_weights` would read them in place. The copies have the same bits
+/// on every rank. Shards stay exact, and so do averages, checkpoints, Replicate, `for_each_full_weight` and `release`.
+/// On a single rank nothing is encoded. `Compress<float, Weights>` averages gradients as without Compress.
+template <class Gradients, class Weights = float>
 struct Compress {};
 
 /// The policy for sharding inside groups of `.group_ranks` consecutive ranks, each of which holds a whole model:
@@ -118,23 +125,39 @@ constexpr std::optional<ElementType> communication_of_policies() {
 }
 template <class P>
 inline constexpr bool is_compression = false;
-template <class How>
-inline constexpr bool is_compression<Compress<How>> = true;
+template <class Gradients, class Weights>
+inline constexpr bool is_compression<Compress<Gradients, Weights>> = true;
 template <class P>
 inline constexpr const HookCalls* hook_named = nullptr;
-template <hooks::GradientHook H>
-inline constexpr const HookCalls* hook_named<Compress<H>> = &hook_calls<H>;
+template <hooks::GradientHook H, class Weights>
+inline constexpr const HookCalls* hook_named<Compress<H, Weights>> = &hook_calls<H>;
 template <class P>
 inline constexpr std::optional<ElementType> compressed_named{};
-template <FloatingElement T>
+template <FloatingElement T, class Weights>
   requires(sizeof(T) == 2)
-inline constexpr std::optional<ElementType> compressed_named<Compress<T>> = element_type<T>;
+inline constexpr std::optional<ElementType> compressed_named<Compress<T, Weights>> = element_type<T>;
+template <class P>
+inline constexpr const WeightHookCalls* weight_hook_named = nullptr;
+template <class Gradients, hooks::WeightHook H>
+inline constexpr const WeightHookCalls* weight_hook_named<Compress<Gradients, H>> = &weight_hook_calls<H>;
 template <class P>
 inline constexpr bool compresses_somehow = compressed_named<P> || hook_named<P> != nullptr;
+template <class Gradients, hooks::WeightHook H>
+inline constexpr bool compresses_somehow<Compress<Gradients, H>> =
+    std::is_same_v<Gradients, float> || compresses_somehow<Compress<Gradients>>;
+template <class Gradients, class Weights>
+  requires(!hooks::WeightHook<Weights> && !std::is_same_v<Weights, float>)
+inline constexpr bool compresses_somehow<Compress<Gradients, Weights>> = false;
 template <class... Ps>
 constexpr const HookCalls* hook_of() {
   const HookCalls* found = nullptr;
   ((hook_named<Ps> != nullptr ? found = hook_named<Ps> : found), ...);
+  return found;
+}
+template <class... Ps>
+constexpr const WeightHookCalls* weight_hook_of() {
+  const WeightHookCalls* found = nullptr;
+  ((weight_hook_named<Ps> != nullptr ? found = weight_hook_named<Ps> : found), ...);
   return found;
 }
 template <class... Ps>
@@ -215,6 +238,7 @@ enum class PolicyFault {
   no_stage,
   whole_gradients,
   nothing_sharded,
+  nothing_gathered,
   virtual_ranks,
   reproducible_accumulates,
   reproducible_hybrid,
@@ -267,13 +291,16 @@ constexpr PolicyFault policy_fault() {
   if (compressions > 1) return PolicyFault::two_compressions;
   if (compressions > 0 && (false || ... || is_precision<Ps>)) return PolicyFault::compresses_precision;
   if (hook_of<Ps...>() != nullptr && hybrid_named<Ps...>) return PolicyFault::hook_in_groups;
-  if (hook_of<Ps...>() != nullptr && !HostAccessible<space_of_policies<Ps...>>) return PolicyFault::hook_elsewhere;
+  constexpr bool encodes = weight_hook_of<Ps...>() != nullptr;
+  if ((hook_of<Ps...>() != nullptr || encodes) && !HostAccessible<space_of_policies<Ps...>>)
+    return PolicyFault::hook_elsewhere;
   if ((std::size_t{0} + ... + (is_hybrid<Ps> ? 1 : 0)) > 1) return PolicyFault::two_hybrids;
   if (replicates_named<Ps...> > 1) return PolicyFault::two_replicates;
   if (replicates_named<Ps...> > 0 && hybrid_named<Ps...>) return PolicyFault::replicates_hybrid;
   if ((false || ... || (stage_named<Ps>() < Dynamic || stage_named<Ps>() > 3))) return PolicyFault::no_stage;
   if (accumulation_of<Ps...>() == Accumulation::local && stage_of<Ps...> >= 2) return PolicyFault::whole_gradients;
   if (hybrid_named<Ps...> && stage_of<Ps...> == 0) return PolicyFault::nothing_sharded;
+  if (encodes && stage_of<Ps...> != 3 && stage_of<Ps...> != Dynamic) return PolicyFault::nothing_gathered;
   return PolicyFault::none;
 }
 
@@ -285,11 +312,11 @@ constexpr PolicyFault policy_fault() {
 template <class... Ps>
 constexpr bool diagnose_policies() {
   constexpr PolicyFault fault = policy_fault<Ps...>();
-  static_assert(
-      fault != PolicyFault::no_policy,
-      "distx::DataParallel: one of the types is not a policy: policies are ZeRO<0> to ZeRO<3>, "
-      "ZeRO<Dynamic>, Accumulate<Local> or <Sharded>, Reproducible<V>, Precision<Communication>, Compress<How>, "
-      "Hybrid, Replicate and On<Space>; run-time settings are DataParallelOptions");
+  static_assert(fault != PolicyFault::no_policy,
+                "distx::DataParallel: one of the types is not a policy: policies are ZeRO<0> to ZeRO<3>, "
+                "ZeRO<Dynamic>, Accumulate<Local> or <Sharded>, Reproducible<V>, Precision<Communication>, "
+                "Compress<Gradients, Weights>, Hybrid, Replicate and On<Space>; run-time settings are "
+                "DataParallelOptions");
   static_assert(fault != PolicyFault::two_stages,
                 "distx::DataParallel: the policies contain ZeRO twice; keep one stage");
   static_assert(fault != PolicyFault::two_spaces,
@@ -315,18 +342,23 @@ constexpr bool diagnose_policies() {
   static_assert(fault != PolicyFault::no_compression,
                 "distx::DataParallel: the argument of Compress must be bfloat16, float16 or a GradientHook, which has "
                 "'std::size_t state_size(const hooks::BucketShape&) const' and 'void reduce(const "
-                "hooks::GradientBucket&) const'");
+                "hooks::GradientBucket&) const'; a second one must be a WeightHook, such as hooks::QuantizedBlocks<>, "
+                "and the first one may be float then");
+  static_assert(fault != PolicyFault::nothing_gathered,
+                "distx::DataParallel: the second argument of Compress is for weights that unshard gathers, as at stage "
+                "3; use ZeRO<3>, or remove the argument");
   static_assert(fault != PolicyFault::two_compressions,
                 "distx::DataParallel: the policies contain Compress twice; keep one");
   static_assert(fault != PolicyFault::compresses_precision,
-                "distx::DataParallel: Compress is for gradients of float, those of Precision are of 16 bits already; "
+                "distx::DataParallel: Compress is for parameters of float, those of Precision are of 16 bits already; "
                 "remove Compress, or use parameters of float and remove Precision");
   static_assert(fault != PolicyFault::hook_in_groups,
                 "distx::DataParallel: a GradientHook does not support Hybrid, which averages in two groups of ranks; "
                 "remove Hybrid, or use Compress<bfloat16>");
-  static_assert(fault != PolicyFault::hook_elsewhere,
-                "distx::DataParallel: a GradientHook supports host memory only; use Compress<bfloat16>, or remove "
-                "On<Space>");
+  static_assert(
+      fault != PolicyFault::hook_elsewhere,
+      "distx::DataParallel: a GradientHook or WeightHook supports host memory only; use Compress<bfloat16>, or "
+      "remove On<Space>");
   static_assert(fault != PolicyFault::reproducible_compresses,
                 "distx::DataParallel: Reproducible does not support Compress, whose rounding depends on the number of "
                 "ranks; remove one of them");

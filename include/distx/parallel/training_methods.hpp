@@ -289,6 +289,10 @@ class TrainingMethods {
            " of ZeRO shards; use Accumulate<Sharded>");
     if (chosen == 0 && detail::hybrid_named<Policies...>)
       fail("Hybrid sharding requires stage 1, 2 or 3 of ZeRO; set .stage");
+    if (chosen != 3 && detail::weight_hook_of<Policies...>() != nullptr)
+      fail(
+          "the second argument of Compress is for weights that unshard gathers, as at stage 3 of ZeRO; set .stage = 3, "
+          "or remove the argument");
     return {chosen,
             accumulation,
             detail::communication_of_policies<Policies...>(),
@@ -297,7 +301,8 @@ class TrainingMethods {
             part_of_model,
             virtual_ranks,
             detail::compressed_type_of<Policies...>(),
-            detail::hook_of<Policies...>()};
+            detail::hook_of<Policies...>(),
+            detail::weight_hook_of<Policies...>()};
   }
 
   void ready_one(const OnStream& after, const detail::ReadyArgument& parameters) {

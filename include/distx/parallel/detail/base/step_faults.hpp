@@ -27,6 +27,7 @@ enum class StepFault : std::uint8_t {
   gradients_unsaved,
   // About one parameter or unit, whose name precedes the message:
   weights_unsharded,
+  weights_encoded,
   not_in_training,
   in_another_training,
   no_memory,
@@ -42,7 +43,7 @@ enum class StepFault : std::uint8_t {
 };
 
 /// The only place of these messages, in the order of StepFault.
-inline constexpr std::array<std::string_view, 27> step_fault_messages = {
+inline constexpr std::array<std::string_view, 28> step_fault_messages = {
     "",
     "release() has ended this training; construct a new one from the parameters",
     "a checkpoint was damaged, and is loaded in part; load another one, or construct a new training",
@@ -61,6 +62,7 @@ inline constexpr std::array<std::string_view, 27> step_fault_messages = {
     "this step has gradients already, which are not part of the state; call this after step or gather_weights, and "
     "before the first gradient, ready or micro_batch of the next step",
     "is still unsharded, and its weights would become stale; end the scope of unshard first",
+    "is unsharded, and its weights are those that Compress encodes; end the scope of unshard first",
     "is in no training; make a DataParallel of it first",
     "is already in a training; end that one, or list the parameter once",
     "has no memory yet; make a DataParallel of it first",

@@ -5,6 +5,7 @@
 
 #include "distx/core/element.hpp"
 #include "distx/parallel/hooks/gradient_hook.hpp"
+#include "distx/parallel/hooks/weight_hook.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
 
@@ -26,8 +27,11 @@ struct TrainingPolicies {
   /// How Compress averages gradients of float: in a 16-bit type, or by a hook; empty and null without it.
   std::optional<ElementType> compressed_type{};
   const HookCalls* hook = nullptr;
+  const WeightHookCalls* weight_hook = nullptr;  ///< encodes the weights of float that stage 3 gathers, if not null
 
-  [[nodiscard]] bool compresses() const noexcept { return compressed_type || hook != nullptr; }
+  [[nodiscard]] bool compresses() const noexcept {
+    return compressed_type || hook != nullptr || weight_hook != nullptr;
+  }
   [[nodiscard]] bool has_master(ElementType type) const noexcept { return communication_type && size_of(type) == 2; }
   /// Returns the element type in which gradients of `type` are reduced.
   [[nodiscard]] ElementType communication_type_of(ElementType type) const noexcept {
@@ -48,9 +52,14 @@ struct TrainingPolicies {
     return "ZeRO<" + std::to_string(stage) + ">" + accumulations[static_cast<int>(accumulation)] +
            (virtual_ranks > 0 ? std::to_string(virtual_ranks) + ">" : "") +
            (communication_type ? ", Precision<" + std::string(name_of(*communication_type)) + ">" : "") +
-           (compressed_type ? ", Compress<" + std::string(name_of(*compressed_type)) + ">" : "") +
-           (hook != nullptr ? ", Compress<" + hook->name() + ">" : "") + (hybrid ? ", Hybrid" : "") +
+           (compresses() ? ", Compress<" + compression() + ">" : "") + (hybrid ? ", Hybrid" : "") +
            (replicate ? ", Replicate" : "");
+  }
+
+ private:
+  [[nodiscard]] std::string compression() const {
+    return (hook != nullptr ? hook->name() : std::string(name_of(compressed_type.value_or(ElementType::f32)))) +
+           (weight_hook != nullptr ? ", " + weight_hook->name() : "");
   }
 };
 

@@ -4,6 +4,7 @@
 #include "distx/parallel/detail/base/typed.hpp"
 #include "distx/parallel/detail/bucket/bucket_layout.hpp"
 #include "distx/parallel/hooks/gradient_hook.hpp"
+#include "distx/parallel/hooks/weight_hook.hpp"
 #include "distx/parallel/segment.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
@@ -33,6 +34,10 @@ struct FlatBuffer {
   bool restores = false;  ///< reduced gradients are converted back from `communication_type`, as with Compress
   const HookCalls* hook = nullptr;  ///< averages the gradients, unless it is null
   Span<float> hook_state{};
+  const WeightHookCalls* weight_hook = nullptr;  ///< encodes the values that are gathered, unless it is null
+  Partition encoding{};                          ///< into the encodings of each rank's shard, in floats
+  std::size_t encoded_size = 0;
+  Span<AnyElement, Space> encoded{};  ///< while `value` has memory
   bool separate_gradient_shard = false;
   bool fills_shard = false;  ///< gradients are written into the separate shard: this rank has all of them
   bool separate_value_shard = false;
@@ -45,6 +50,24 @@ struct FlatBuffer {
   /// Returns the part of `whole`, as long as the buffer, that this rank updates.
   [[nodiscard]] Span<AnyElement, Space> own(Span<AnyElement, Space> whole) const noexcept {
     return whole.subspan(begin, size);
+  }
+  /// Returns the bytes of gathered values, and of their encoding, which is after them.
+  [[nodiscard]] std::size_t gathered_bytes() const noexcept { return layout.bytes() + encoded_size * sizeof(float); }
+  void gather_into(Span<std::byte, Space> memory) noexcept {
+    value = layout.over(memory);
+    encoded = {memory.data() + layout.bytes(), encoded_size, ElementType::f32, sizeof(float)};
+  }
+  [[nodiscard]] Span<AnyElement, Space> encoded_shard(int rank) const noexcept {
+    return encoded.subspan(encoding.begin(rank), encoding.size(rank));
+  }
+  void encode_values(int rank) const {
+    if constexpr (HostAccessible<Space>) weight_hook->encode(floats(value_shard), floats(encoded_shard(rank)));
+  }
+  void decode_values() const {
+    const auto& shards = layout.partition;
+    for (int rank = 0; std::cmp_less(rank, shards.counts().size()); ++rank)
+      if constexpr (HostAccessible<Space>)
+        weight_hook->decode(floats(encoded_shard(rank)), floats(value.subspan(shards.begin(rank), shards.size(rank))));
   }
   [[nodiscard]] bool converts() const noexcept { return communication_type != layout.type; }
   [[nodiscard]] std::size_t converted_bytes() const noexcept {

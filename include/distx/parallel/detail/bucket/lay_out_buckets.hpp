@@ -53,6 +53,13 @@ template <MemorySpace Space>
         buffer.exchanged = parts == 1 ? 0 : layout.partition.most_exchanged();
       }
       buffer.separate_value_shard = stage == 3;
+      if (bucket.owned && layout.type == ElementType::f32 && parts > 1 && policies.weight_hook != nullptr) {
+        buffer.weight_hook = policies.weight_hook;
+        std::vector<std::size_t> begins{0};
+        for (const std::size_t size : layout.partition.counts())
+          begins.push_back(buffer.encoded_size += buffer.weight_hook->encoded_size(size));
+        buffer.encoding = Partition::at(begins);
+      }
       buffer.begin = stage == 0 ? 0 : layout.partition.begin(rank);
       buffer.size = stage == 0 ? layout.size : layout.partition.size(rank);
       buffer.kept = layout.pieces(layout.partition.begin(rank), layout.partition.end(rank));

@@ -168,7 +168,9 @@ template <MemorySpace Space>
     synchronize_all<Space>();  // the first weights may still be being written
     if (policies.hybrid) comms.split(options.group_ranks);
     if (policies.stage == 3) comms.separate_gathers();
-    return TrainingBuckets<Space>(parameters, comms, optimizer, policies, options, context);
+    auto chosen = options;
+    chosen.map_weights = options.map_weights && (policies.weight_hook == nullptr || comms.shards() == 1);
+    return TrainingBuckets<Space>(parameters, comms, optimizer, policies, chosen, context);
   });
 }
 

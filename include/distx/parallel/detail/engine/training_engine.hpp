@@ -194,6 +194,11 @@ class TrainingEngine final : public TrainingCalls<Space> {
                             stream after, const here& location) override {
     call(StepCall::between_steps, "for_each_full_weight", after, location, [&] {
       step_options_.compare(comms_.all(), context("for_each_full_weight", location));
+      const bool exactly = policies_.weight_hook != nullptr;
+      if (exactly) {
+        check_no_scope("for_each_full_weight", location, StepFault::weights_encoded);
+        gatherer_->gather_exactly(true, after);
+      }
       Unsharded<Space> scope;  // of the unit of the last parameter
       const auto values_of = [&](std::size_t i) -> Span<const AnyElement, Space> {
         if (gatherer_ != nullptr) scope.hold_only(gatherer_, gatherer_->unit_of(i), after, location);
@@ -201,10 +206,13 @@ class TrainingEngine final : public TrainingCalls<Space> {
       };
       if (mesh_.pass_whole != nullptr) {
         std::size_t next = 0;
-        return mesh_.pass_whole(mesh_, [&] { return values_of(next++); }, f, after, location);
+        mesh_.pass_whole(mesh_, [&] { return values_of(next++); }, f, after, location);
+      } else {
+        for (std::size_t i = 0; i < parameters_.size(); ++i)
+          if (!parameters_[i].buffer) f(parameters_[i].name, values_of(i));
       }
-      for (std::size_t i = 0; i < parameters_.size(); ++i)
-        if (!parameters_[i].buffer) f(parameters_[i].name, values_of(i));
+      scope = {};
+      if (exactly) gatherer_->gather_exactly(false, after);
     });
   }
   void release(stream after, const here& location) override {
@@ -324,7 +332,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
   void check_resumable(StepCall which, const char* operation, const here& location);
   void check_no_gradients(const char* operation, const here& location) const;
   /// Ends the engine's own scope, and checks that the user has none.
-  void check_no_scope(const char* operation, const here& location);
+  void check_no_scope(const char* operation, const here& location, StepFault fault = StepFault::weights_unsharded);
   /// Makes the units that are always whole readable between steps, and in the forward and backward pass. Collective.
   void open_always_whole(stream after, const here& location) {
     if (always_open_ || always_whole_.empty() || state_.fault(StepCall::between_steps) != StepFault::none) return;

@@ -213,11 +213,11 @@ void TrainingEngine<Space>::check_no_gradients(const char* operation, const here
 }
 
 template <MemorySpace Space>
-void TrainingEngine<Space>::check_no_scope(const char* operation, const here& location) {
+void TrainingEngine<Space>::check_no_scope(const char* operation, const here& location, StepFault fault) {
   always_scope_ = {};
   always_open_ = false;
   const std::string* const unit = gatherer_ == nullptr ? nullptr : gatherer_->unsharded();
-  if (unit != nullptr) fail(StepFault::weights_unsharded, operation, location, *unit);
+  if (unit != nullptr) fail(fault, operation, location, *unit);
 }
 
 template <MemorySpace Space>

@@ -15,7 +15,8 @@ template <MemorySpace Space>
        .parameter = bucket.members.empty() ? std::string_view() : entries[bucket.members.front()].name});
 }
 
-/// The all-gathers of one bucket's weights: each rank contributes its shard and receives all shards.
+/// The all-gathers of one bucket's weights: each rank contributes its shard and receives all shards, as the policy
+/// Compress encodes them.
 template <MemorySpace Space>
 class WeightGather {
  public:
@@ -27,15 +28,23 @@ class WeightGather {
   /// @param identity  what all ranks must gather: compared where calls are compared
   /// @param label  its name in errors
   /// @param owner  of the memory that is gathered into, if that is not the bucket's
+  /// @param exact  whether nothing is encoded
   void start(Bucket<Space>& bucket, AnyCommunicator<Space>& comm, const Entries& entries, bool overlap,
              std::uint64_t identity, std::string_view label, stream after, const here& location,
-             const TrackedMemory<Space>& owner = nullptr) {
+             const TrackedMemory<Space>& owner = nullptr, bool exact = false) {
+    exact_ = exact;
     for (auto& buffer : bucket.buffers) {
       buffer.pack_values(after, entries);
-      const auto whole = buffer.packed ? buffer.gradient : buffer.value;
-      const auto shard = buffer.separate_value_shard ? buffer.value_shard : buffer.own(whole);
-      const AllGather<AnyElement, Space> call{shard,    whole,    buffer.layout.partition.counts(),
-                                              location, identity, label};
+      auto whole = buffer.packed ? buffer.gradient : buffer.value;
+      auto shard = buffer.separate_value_shard ? buffer.value_shard : buffer.own(whole);
+      auto counts = buffer.layout.partition.counts();
+      if (buffer.weight_hook != nullptr && !exact) {
+        buffer.encode_values(comm.rank());
+        whole = buffer.encoded;
+        shard = buffer.encoded_shard(comm.rank());
+        counts = buffer.encoding.counts();
+      }
+      const AllGather<AnyElement, Space> call{shard, whole, counts, location, identity, label};
       if (!overlap) {
         make_in_order(comm, call, after);
         continue;
@@ -51,7 +60,10 @@ class WeightGather {
     if (!std::exchange(started_, false)) return;
     for (auto& pending : pending_) pending.wait(after);
     pending_.clear();
-    for (auto& buffer : bucket.buffers) buffer.unpack_values(after, entries);
+    for (auto& buffer : bucket.buffers) {
+      if (buffer.weight_hook != nullptr && !exact_) buffer.decode_values();
+      buffer.unpack_values(after, entries);
+    }
   }
   /// Ends what is in flight, or waits for it, before its memory is released.
   void abandon() noexcept { pending_.clear(); }
@@ -59,6 +71,7 @@ class WeightGather {
  private:
   std::vector<Pending<Space>> pending_;
   bool started_ = false;
+  bool exact_ = false;
 };
 
 }  // namespace distx::inline DISTX_ABI::detail

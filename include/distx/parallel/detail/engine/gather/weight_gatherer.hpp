@@ -79,7 +79,7 @@ class WeightGatherer {
       const std::string name = entries[bucket.members.front()].unit();
       auto sum = std::find_if(sums.begin(), sums.end(), [&](const auto& each) { return each.first == name; });
       if (sum == sums.end()) sum = sums.insert(sums.end(), {name, 0});
-      sum->second += round_up_to_lines(bucket.buffers.front().layout.bytes());
+      sum->second += round_up_to_lines(bucket.buffers.front().gathered_bytes());
     }
     std::size_t bytes = 0;
     std::erase_if(sums, [&](const auto& unit) {
@@ -138,7 +138,7 @@ class WeightGatherer {
         }
         for (const auto b : unit.buckets)
           if (gathers_[b].memory.empty())
-            set_memory(b, pool_.allocate(buckets_[b].buffers.front().layout.bytes(), after));
+            set_memory(b, pool_.allocate(buckets_[b].buffers.front().gathered_bytes(), after));
         gather(unit, after, location);
       }
       // After this unit's own messages, before this rank waits for them.
@@ -159,8 +159,15 @@ class WeightGatherer {
     reshard(unit);
   }
 
-  /// Gives all parameters with sharded weights whole weights in memory of this rank. Collective.
+  /// Gathers exact weights until the next call, or, if not `exact`, as Compress encodes them. @pre no scope holds a
+  /// unit
+  void gather_exactly(bool exact, stream after) {
+    invalidate(after);
+    exact_ = exact;
+  }
+  /// Gives all parameters with sharded weights whole weights in memory of this rank. Collective, at the training's end.
   void make_whole(const std::shared_ptr<MemoryAccount>& account, stream after, const here& location) {
+    gather_exactly(true, after);
     copy_whole_values(buckets_, entries_, account, after, [&](const Bucket<Space>& bucket, auto&& copy_values) {
       const std::size_t unit = *unit_of_[bucket.members.front()];
       acquire(unit, after, location, false);
@@ -253,12 +260,12 @@ class WeightGatherer {
   void set_memory(std::size_t b, PoolAllocation<Space> memory) {
     gathers_[b].memory = std::move(memory);
     auto& buffer = buckets_[b].buffers.front();
-    buffer.value = buffer.layout.over(gathers_[b].memory.span());
+    buffer.gather_into(gathers_[b].memory.span());
   }
   /// Takes memory for all of the unit, or for nothing of it.
   bool take_from_pool(WeightUnit& unit, stream after) {
     for (const auto b : unit.buckets) {
-      auto memory = pool_.take(buckets_[b].buffers.front().layout.bytes(), after);
+      auto memory = pool_.take(buckets_[b].buffers.front().gathered_bytes(), after);
       if (memory.empty()) {
         reshard(unit);
         return false;
@@ -271,7 +278,7 @@ class WeightGatherer {
     for (const auto b : unit.buckets) {
       const flight::Label label = label_of(buckets_[b], "gather", b, entries_);
       gathers_[b].gather.start(buckets_[b], comms_.gathering(), entries_, overlap_, identity_of(b), unit.name, after,
-                               location, gathers_[b].memory.owner());
+                               location, gathers_[b].memory.owner(), exact_);
     }
   }
   /// Returns what all ranks must gather, and where if ranks share the memory.
@@ -328,6 +335,7 @@ class WeightGatherer {
   std::uint64_t order_ = 0;  // hash of the mapped units in the order of their scopes
   std::string opened_{};     // the first of them since the weights have changed, for errors
   bool prefetches_ = true;
+  bool exact_ = false;
   std::vector<BucketGather> gathers_;
   std::vector<WeightUnit> units_;
   std::vector<std::optional<std::size_t>> unit_of_;
