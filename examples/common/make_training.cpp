@@ -57,8 +57,11 @@ template <class Weight>
 TimedTraining<Weight> make_training(distx::AnyCommunicator<> comm,
                                     const std::vector<const distx::Parameter<Weight>*>& parameters,
                                     const TrainingFlags& flags) {
-  if constexpr (sizeof(Weight) == 4)
+  if constexpr (sizeof(Weight) == 4) {
     if (flags.elastic) return make_for<Weight, distx::Replicate>(comm, parameters, flags);
+    if (flags.compress == "weights-int8")
+      return make_for<Weight, distx::Compress<float, distx::hooks::QuantizedBlocks<>>>(comm, parameters, flags);
+  }
   if (flags.reproducible)
     return make_for<Weight, distx::Reproducible<TrainingFlags::virtual_ranks>>(comm, parameters, flags);
   if constexpr (sizeof(Weight) == 2)

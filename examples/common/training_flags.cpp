@@ -15,9 +15,11 @@ void TrainingFlags::describe(CLI::App& app) {
   app.add_option("--precision", precision, "of the weights: f32, or bf16 with f32 master weights")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
-  app.add_option("--compress", compress,
-                 "gradients: none, in bf16 or int8, or as matrices of rank 4 by powersgd, after 30 exact reductions")
-      ->check(CLI::IsMember({"none", "bf16", "int8", "powersgd"}))
+  app.add_option(
+         "--compress", compress,
+         "gradients: none, in bf16 or int8, or as matrices of rank 4 by powersgd, after 30 exact reductions; or "
+         "weights-int8: the weights that --zero 3 gathers")
+      ->check(CLI::IsMember({"none", "bf16", "int8", "powersgd", "weights-int8"}))
       ->capture_default_str();
   app.add_option("--optimizer", optimizer, "adamw, muon, lamb or sgd")
       ->check(CLI::IsMember({"adamw", "muon", "lamb", "sgd"}))
@@ -52,6 +54,8 @@ void TrainingFlags::check(const std::string& batch_flag, std::size_t batch) cons
   if (compress != "none" && (short_weights() || elastic || reproducible))
     throw distx::InvalidArgument(
         "--compress supports neither --precision bf16 nor --elastic nor --reproducible: omit them");
+  if (compress == "weights-int8" && (zero != 3 || accumulate != 1))
+    throw distx::InvalidArgument("--compress weights-int8 needs --zero 3, and no --accumulate");
   if (!(clip > 0))
     throw distx::InvalidArgument("invalid clipping norm " + std::to_string(clip) + ": give --clip a number above 0");
 }

@@ -17,7 +17,7 @@ namespace examples {
 struct TrainingFlags {
   int zero = 0;
   std::string precision = "f32";
-  std::string compress = "none";  ///< how gradients of float are averaged lossily, in fewer bytes
+  std::string compress = "none";  ///< how gradients of float are averaged, or weights gathered, lossily in fewer bytes
   std::string optimizer = "adamw";
   std::size_t accumulate = 1;
   double clip = std::numeric_limits<double>::infinity();

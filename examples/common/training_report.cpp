@@ -71,7 +71,7 @@ nlohmann::json TrainingCost::json(const TrainingFlags& flags, const WeightCounts
         {"total", planned.total()},
         {"sent", planned.sent}}},
       {"traffic", ledger_json(traffic)}};
-  if (flags.compress == "int8" || flags.compress == "powersgd") report["plan"].erase("sent");  // the formula has none
+  if (flags.compress != "none" && flags.compress != "bf16") report["plan"].erase("sent");  // the formula has none
   return report;
 }
 

@@ -289,6 +289,12 @@ def compresses(how):
                 sys.exit(f"the loss must be within 1%, and the bytes at most {most}")
             if name == "threads" and compress != "int8":
                 same_weights({"stage 0": said, "stage 2": report(way(2), *few, "--zero", "2", "--compress", compress)})
+        exact, said = (report(way(2), *few, "--zero", "3", *flags) for flags in (["--gather-weights"], ["--compress", "weights-int8"]))
+        loss = said["held_out_loss"] / exact["held_out_loss"]
+        sent, sent_exactly = (one["traffic"]["all_gather"]["sent_bytes"] for one in (said, exact))
+        print(f"{name}, weights-int8: {loss:.4f} times the loss, {sent / sent_exactly:.3f} of the bytes of weights", flush=True)
+        if abs(loss - 1) > 0.01 or sent > 0.26 * sent_exactly:
+            sys.exit("the loss must be within 1%, and the bytes at most 0.26")
 
 
 def precision(how):
@@ -421,6 +427,7 @@ def refuses(program, mpi):
             (["--reproducible", "--accumulate", "2"], "--reproducible supports neither"),
             (["--compress", "f8"], "--compress"),
             (["--compress", "int8", "--precision", "bf16"], "--compress supports neither"),
+            (["--compress", "weights-int8", "--zero", "2"], "needs --zero 3"),
             (["--mesh", "data=1,model=2", "--compress", "int8"], "use --compress bf16"),
             (["--rank", "1"], "--fake"),
             (["--fake", "4", "--save-model", os.path.join(folder, "model")], "leave out --save-model"),
