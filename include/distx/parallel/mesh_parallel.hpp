@@ -146,7 +146,7 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
 
   /// Calls f(name, values) for every weight, in the order of the list, with its whole values, row-major, which are
   /// valid during the call. One weight at a time is gathered, over all axes of the mesh. Of a pipeline, the weights are
-  /// those of this rank's stages. Collective over the mesh, between steps.
+  /// those of this rank's stages. Collective over the mesh, between steps. @see DataParallel::for_each_full_weight
   template <std::invocable<const std::string&, Span<const AnyElement, space>> F>
   void for_each_full_weight(F&& f, const here& location = here::current()) {
     this->engine_->for_each_full_weight(std::ref(f), mesh_.stream, location);

@@ -60,7 +60,7 @@ struct FlatBuffer {
   [[nodiscard]] Span<AnyElement, Space> encoded_shard(int rank) const noexcept {
     return encoded.subspan(encoding.begin(rank), encoding.size(rank));
   }
-  void encode_values(int rank) const {
+  void encode_values([[maybe_unused]] int rank) const {
     if constexpr (HostAccessible<Space>) weight_hook->encode(floats(value_shard), floats(encoded_shard(rank)));
   }
   void decode_values() const {
