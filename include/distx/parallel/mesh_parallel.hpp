@@ -11,6 +11,34 @@
 
 namespace distx::inline DISTX_ABI {
 
+namespace detail {
+
+/// The copies that a rank has of a mesh training's state, and what they are of.
+template <MemorySpace Space>
+struct MeshReplicas {
+  /// @throws InvalidArgument if there are copies of other parts of the model than this rank has
+  void set_parts(const TrainingState<Space>& state, const ErrorContext& context) {
+    std::vector<std::string> now;
+    for (const auto& array : state.arrays)
+      now.push_back("'" + array.name + "' of " + std::string(name_of(array.values.type())) + ", the part of " +
+                    shape_text(array.part_shape) + " at " + shape_text(array.part_begin) + " of " +
+                    shape_text(array.shape));
+    now.emplace_back("nothing more");
+    if (const auto [mine, copied] = std::mismatch(now.begin(), now.end(), parts.begin(), parts.end());
+        !kept.empty() && mine != now.end())
+      throw InvalidArgument("this rank has " + *mine + ", but copies of " + *copied +
+                                "; keep the model, the lengths of the other axes and this rank's coordinates on them, "
+                                "or load the last checkpoint",
+                            context);
+    parts = std::move(now);
+  }
+
+  KeptReplicas<Space> kept{};
+  std::vector<std::string> parts{};  // of the arrays
+};
+
+}  // namespace detail
+
 /// Trains a model whose weights are distributed over a mesh: a DataParallel of each rank's parts along the axis `Data`.
 ///
 /// `ready(weight, gradient)` sums the gradient over the other axes where its type is Partial; along the data axis
@@ -33,10 +61,6 @@ namespace distx::inline DISTX_ABI {
 template <class Data, class... Policies>
 class MeshParallel : private TrainingMethods<false, Policies...> {
   using Methods = TrainingMethods<false, Policies...>;
-  static_assert(
-      detail::replicates_named<Policies...> == 0,
-      "distx::MeshParallel: Replicate supports DataParallel only; remove it, and continue from checkpoints, which "
-      "load on any other mesh");
   static_assert(detail::virtual_ranks_of<Policies...> == 0,
                 "distx::MeshParallel: Reproducible supports DataParallel only, because sums along other axes of the "
                 "mesh depend on their lengths; remove it");
@@ -58,6 +82,8 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
  public:
   using typename Methods::scope;
   using typename Methods::space;
+  /// The copies that a rank has of the state of a training with Replicate, which outlive the training. Empty at first.
+  using replicas = detail::MeshReplicas<space>;
 
   /// Constructs a training. Collective over the mesh.
   /// @throws InvalidArgument for a weight on another mesh, or sharded over the data axis; otherwise as DataParallel
@@ -153,17 +179,40 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
   }
   /// Returns an exponential moving average, of which each rank has the values that it updates. @see DataParallel::ema
   [[nodiscard]] ExponentialAverage<space> ema(double decay, const here& location = here::current()) {
+    static_assert(!Methods::replicates,
+                  "distx::MeshParallel: an average is not copied by Replicate; remove one of them");
     return ExponentialAverage<space>(*this->engine_, decay, mesh_.stream, location);
   }
 
-  /// Diagnoses a call of `recover`, which DataParallel has.
-  template <class C>
-  std::uint64_t recover(C&) {
-    static_assert(
-        detail::always_false<C>,
-        "distx::MeshParallel: recover supports DataParallel only; after a loss, make a mesh of the ranks that "
-        "are left and a training on it, and load the last checkpoint");
-    return 0;
+  /// Begins to keep copies of the state in `copies`, and continues from those that are there: of an earlier training,
+  /// which a loss of ranks has ended, of the same model on another mesh. Collective over the mesh and the pipeline,
+  /// before the first step.
+  ///
+  /// The data axis may have another length. The other axes keep theirs, and each rank its coordinates on them. Ranks
+  /// without copies, which join, receive the state. It becomes that of the last step that all ranks have ended: on a
+  /// rank where `step` has returned it is not an earlier one. Weights, optimizer state and counters have the bits of a
+  /// training on this mesh that has loaded a checkpoint of that step. If no rank has copies, the training begins.
+  /// @return the number of steps that the training has made, as DataParallel::recover does
+  /// @throws InvalidArgument if this rank has copies of other parts of the model
+  /// @throws CheckpointError on every rank if, at some coordinates on the other axes, no rank is left, or, at stages 1
+  ///   to 3, a rank along the data axis and the next one are lost: make `copies` empty, call this again, and load the
+  ///   last checkpoint
+  /// @throws RankFailure, RevokedError or TimeoutError if further ranks are lost
+  /// @code
+  ///   using Training = distx::MeshParallel<Data, distx::ZeRO<2>, distx::Replicate>;
+  ///   Training::replicas copies;  // before the loop, in which a loss ends the training, the model and the mesh
+  ///   …
+  ///   Training training(mesh, parameters, distx::AdamW{});
+  ///   for (auto step = training.recover(copies); step < last; ++step) …
+  /// @endcode
+  std::uint64_t recover(replicas& copies, const here& location = here::current()) {
+    static_assert(Methods::replicates,
+                  "distx::MeshParallel: recover needs copies of the state; add the policy Replicate");
+    guarded([&] {
+      copies.set_parts(this->state(location),
+                       {.operation = "recover", .rank = mesh_.rank, .size = mesh_.shape.ranks(), .location = location});
+    });
+    return detail::replicate(*this->engine_, copies.kept, location);
   }
 
   /// @name As DataParallel's, ordered by the mesh's stream if none is passed. Norms and numbers of skipped steps are

@@ -100,7 +100,7 @@ struct Reproducible {};
 /// A rank copies its own shard as well, to return to the last step that all ranks have ended, and receives the next
 /// copy next to the present one: three shards of weights and optimizer state in all, which the ledger counts as
 /// replicas, and one more message of a shard in each step. At stage 0, where every rank has the whole state, one copy
-/// of it. Not with Hybrid.
+/// of it. The copies of a MeshParallel are along its data axis. Not with Hybrid.
 struct Replicate {};
 
 namespace detail {

@@ -255,16 +255,17 @@ class TrainingMethods {
                                            policies(options, comm, location, part_of_model), options, location)),
         stream_(default_stream) {
     if constexpr (replicates)
-      engine_.replicate(
-          [entries = detail::ParameterListAccess::entries(parameters),
-           kept = std::make_shared<const Optimizer>(optimizer), options = DataParallelOptions(options),
-           policies = engine_->policies()](AnyCommunicator<space>& ranks, const here& line) mutable {
-            options.broadcast_from = 0;
-            detail::forget_shards(entries);
-            return detail::make_engine<space>(ranks.share(), entries, detail::any_optimizer<space>(*kept), policies,
-                                              options, line);
-          },
-          location);
+      if (!part_of_model)
+        engine_.replicate(
+            [entries = detail::ParameterListAccess::entries(parameters),
+             kept = std::make_shared<const Optimizer>(optimizer), options = DataParallelOptions(options),
+             policies = engine_->policies()](AnyCommunicator<space>& ranks, const here& line) mutable {
+              options.broadcast_from = 0;
+              detail::forget_shards(entries);
+              return detail::make_engine<space>(ranks.share(), entries, detail::any_optimizer<space>(*kept), policies,
+                                                options, line);
+            },
+            location);
   }
   /// Returns the stream of a call.
   [[nodiscard]] stream on(const std::optional<stream>& after) const { return after.value_or(stream_); }

@@ -25,7 +25,6 @@
   DISTX_COMPILED template void join_mesh<Space>(TrainingCalls<Space>&, MeshPart<Space>);                               \
   DISTX_COMPILED template std::uint64_t replicate<Space>(TrainingCalls<Space>&, KeptReplicas<Space>&,                  \
                                                          const std::source_location&);                                 \
-  DISTX_COMPILED template void take_replicas<Space>(TrainingCalls<Space>&, KeptReplicas<Space>&);                      \
   DISTX_COMPILED template class EngineOwner<Space>;                                                                    \
   DISTX_COMPILED template class Evaluation<Space>;                                                                     \
   DISTX_COMPILED template AnyOptimizer<Space> any_optimizer<Space>(const SGD&);                                        \

@@ -24,6 +24,7 @@ enum class StepFault : std::uint8_t {
   average_swapped_in,
   no_batch,
   evaluation_in_uneven_step,
+  no_copies,
   gradients_unsaved,
   // About one parameter or unit, whose name precedes the message:
   weights_unsharded,
@@ -59,6 +60,7 @@ inline constexpr std::array<std::string_view, 28> step_fault_messages = {
     "a moving average is swapped in; end the scope of swap_in first",
     "announce_batch has declared that this rank has no batch in this step; call step next",
     "ranks without a batch take part in this step and cannot evaluate; evaluate after step and before announce_batch",
+    "Replicate keeps no copies of this training yet; call recover first, also where there is nothing to recover",
     "this step has gradients already, which are not part of the state; call this after step or gather_weights, and "
     "before the first gradient, ready or micro_batch of the next step",
     "is still unsharded, and its weights would become stale; end the scope of unshard first",

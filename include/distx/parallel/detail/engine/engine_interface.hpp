@@ -131,14 +131,11 @@ template <MemorySpace Space>
 void join_mesh(TrainingCalls<Space>& engine, MeshPart<Space> mesh);
 
 /// Takes over the newest state of which copies are kept on any rank, if there is one, and begins to keep copies.
-/// Collective.
-/// @param kept  this rank's copies of the training on other ranks
+/// Collective over all ranks of the training.
+/// @param kept  this rank's copies of the training on other ranks; then those of this training, which outlive it
 /// @return the number of steps that the training has made
+/// @throws CheckpointError on every rank if the state is lost
 template <MemorySpace Space>
 std::uint64_t replicate(TrainingCalls<Space>& engine, KeptReplicas<Space>& kept, const std::source_location& location);
-
-/// Appends the training's copies of the state to `kept`, if it has any, after a failure that ends it. Local.
-template <MemorySpace Space>
-void take_replicas(TrainingCalls<Space>& engine, KeptReplicas<Space>& kept);
 
 }  // namespace distx::inline DISTX_ABI::detail

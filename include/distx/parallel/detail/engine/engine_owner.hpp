@@ -42,13 +42,10 @@ class EngineOwner {
     (void)detail::replicate(*engine_, kept_, location);
   }
   std::uint64_t recover(AnyCommunicator<Space> ranks, const here& location) {
-    if (engine_ != nullptr) take_replicas(*engine_, kept_);
     engine_.reset();
     engine_ = remake_(ranks, location);
     try {
-      const auto steps = detail::replicate(*engine_, kept_, location);
-      kept_.clear();
-      return steps;
+      return detail::replicate(*engine_, kept_, location);
     } catch (const CheckpointError&) {
       engine_.reset();
       throw;
@@ -58,7 +55,7 @@ class EngineOwner {
  private:
   Engine engine_;
   Remake remake_{};             // null without Replicate
-  KeptReplicas<Space> kept_{};  // between a failure and the end of `recover`
+  KeptReplicas<Space> kept_{};  // of this engine, and during `recover` of earlier ones
 };
 
 }  // namespace distx::inline DISTX_ABI::detail

@@ -276,7 +276,6 @@ class TrainingEngine final : public TrainingCalls<Space> {
   /// @{
   void join_mesh(MeshPart<Space> mesh);
   std::uint64_t replicate(KeptReplicas<Space>& kept, const here& location);
-  void take_replicas(KeptReplicas<Space>& kept);
   /// Runs `change`, which changes what this rank updates, and gathers the weights of all ranks.
   template <class F>
   void change_values(stream after, const here& location, F&& change) {
@@ -353,10 +352,15 @@ class TrainingEngine final : public TrainingCalls<Space> {
   [[nodiscard]] bool has_spare_processor();
   /// Returns what steps may update while it is reduced, the same on every rank.
   [[nodiscard]] OnePass one_pass() const;
-  [[nodiscard]] TrainingState<Space> state_now();
+  /// @param parts  of each parameter, if they are distributed over a mesh and the state has whole shapes; else empty
+  [[nodiscard]] TrainingState<Space> state_now(const std::vector<TensorPart>& parts);
+  [[nodiscard]] TrainingState<Space> state_now() { return state_now(parts_); }
+  /// Returns what Replicate copies: the ranks along the data axis share what they have, whichever else have the same.
+  [[nodiscard]] TrainingState<Space> replicated_state() { return state_now({}); }
+  [[nodiscard]] ReplicaCommunicators<Space> replica_comms();
   /// Makes the present state the version from which survivors continue.
   void commit(stream after, const here& location) {
-    if (replicas_) replicas_->commit(comms_.all(), state_now(), steps_, after, location);
+    if (replicas_) replicas_->commit(replica_comms(), replicated_state(), steps_, after, location);
   }
 
   void make_ready(std::size_t index, stream after, const here& location);

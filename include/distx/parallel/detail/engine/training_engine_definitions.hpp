@@ -43,6 +43,10 @@ TrainingEngine<Space>::TrainingEngine(AnyCommunicator<Space> comm, std::vector<P
 template <MemorySpace Space>
 TrainingEngine<Space>::~TrainingEngine() {
   const Guard on(device_);
+  try {
+    if (replicas_ && replicas_->interrupted() && replicas_.use_count() > 1) replicas_->capture(replicated_state(), {});
+  } catch (...) {  // `recover` throws on every rank, if no other version is left
+  }
   parameters_.release();
   reducer_.abandon();
   shards_.abandon();
@@ -105,24 +109,28 @@ void TrainingEngine<Space>::join_mesh(MeshPart<Space> mesh) {
 
 template <MemorySpace Space>
 std::uint64_t TrainingEngine<Space>::replicate(KeptReplicas<Space>& kept, const here& location) {
-  // Outside the guard: if the state is lost, every rank throws, and none revokes.
-  const Recovery<Space> earlier(comms_.all(), kept, state_now(), location);
+  const Recovery<Space> earlier =
+      guard([&] { return Recovery<Space>(replica_comms(), kept, replicated_state(), location); });
+  earlier.check(context("recover", location));  // outside the guard: every rank throws, and none revokes
   guard([&] {
-    replicas_ = std::make_shared<Replicas<Space>>(comms_.all(), state_now(), policies_.stage == 0,
+    replicas_ = std::make_shared<Replicas<Space>>(comms_.all(), replicated_state(), policies_.stage == 0,
                                                   earlier.version().number, account(), location);
+    kept.push_back(replicas_);
     if (!earlier.found()) return commit({}, location);
     steps_ = earlier.version().steps;
-    const auto copy = [&] { return earlier.copy_to(comms_.all(), state_now(), location), true; };
+    const auto copy = [&] { return earlier.copy_to(comms_.all(), replicated_state(), location), true; };
     restore(StepCall::load, earlier.version().counters, {}, location, copy);
   });
+  kept.erase(kept.begin(), kept.end() - 1);
   return static_cast<std::uint64_t>(steps_);
 }
 
 template <MemorySpace Space>
-void TrainingEngine<Space>::take_replicas(KeptReplicas<Space>& kept) {
-  if (replicas_ == nullptr) return;
-  replicas_->capture(state_now(), {});
-  kept.push_back(std::move(replicas_));
+ReplicaCommunicators<Space> TrainingEngine<Space>::replica_comms() {
+  ReplicaCommunicators<Space> comms{&comms_.all()};
+  for (auto* const more : {&mesh_.across, &mesh_.stages})
+    if (*more) comms.push_back(&**more);
+  return comms;
 }
 
 template <MemorySpace Space>
@@ -167,12 +175,12 @@ void TrainingEngine<Space>::end_and_rethrow() {
           return false;
         }
       }();
-      end_ = std::make_shared<const TrainingEnd>(
-          TrainingEnd{"this training has ended because of an error in step " + std::to_string(steps_) + ": " +
-                          RevocationReason::of_current().text +
-                          (rank_loss && replicas_ ? "; continue by recover on the ranks that are left, or " : "; ") +
-                          "make a new communicator and training, and load the last checkpoint",
-                      rank_loss});
+      end_ = std::make_shared<const TrainingEnd>(TrainingEnd{
+          "this training has ended because of an error in step " + std::to_string(steps_) + ": " +
+              RevocationReason::of_current().text +
+              (rank_loss && policies_.replicate ? "; continue by recover on the ranks that are left, or " : "; ") +
+              "make a new communicator and training, and load the last checkpoint",
+          rank_loss});
       parameters_.end(end_);
     } catch (const std::bad_alloc&) {  // the communicators are revoked in any case
     }
@@ -182,6 +190,8 @@ void TrainingEngine<Space>::end_and_rethrow() {
 template <MemorySpace Space>
 void TrainingEngine<Space>::check(StepCall which, const char* operation, const here& location) const {
   if (end_) end_->fail(context(operation, location));
+  if (policies_.replicate && !replicas_ && (which == StepCall::step || which == StepCall::reduce_gradients))
+    fail(StepFault::no_copies, operation, location);
   if (const StepFault fault = state_.fault(which, reducer_.started()); fault != StepFault::none)
     fail(fault, operation, location);
 }
@@ -228,8 +238,8 @@ void TrainingEngine<Space>::await_readers(const char* operation, stream after, c
 }
 
 template <MemorySpace Space>
-TrainingState<Space> TrainingEngine<Space>::state_now() {
-  return {StateLister<Space>(buckets_.all(), parameters_, comms_, parts_, averages_.living()).arrays(),
+TrainingState<Space> TrainingEngine<Space>::state_now(const std::vector<TensorPart>& parts) {
+  return {StateLister<Space>(buckets_.all(), parameters_, comms_, parts, averages_.living()).arrays(),
           counters_of(parameters_, scaling_.scaler())};
 }
 
@@ -351,11 +361,6 @@ void join_mesh(TrainingCalls<Space>& engine, MeshPart<Space> mesh) {
 template <MemorySpace Space>
 std::uint64_t replicate(TrainingCalls<Space>& engine, KeptReplicas<Space>& kept, const std::source_location& location) {
   return static_cast<TrainingEngine<Space>&>(engine).replicate(kept, location);
-}
-
-template <MemorySpace Space>
-void take_replicas(TrainingCalls<Space>& engine, KeptReplicas<Space>& kept) {
-  static_cast<TrainingEngine<Space>&>(engine).take_replicas(kept);
 }
 
 }  // namespace distx::inline DISTX_ABI::detail

@@ -17,39 +17,50 @@ class Recovery {
   using here = std::source_location;
 
  public:
-  /// Agrees on the version; if no rank has any copies, there is none. Collective.
+  /// Agrees on the version; if no rank has any copies, there is none. Collective over all of `comms`.
   /// @param kept  this rank's copies, which may be older or newer ones; the chosen ones are left
   /// @param state  that of the training on these ranks
-  /// @throws CheckpointError on every rank if there are copies but no such version, with the parameters that are lost
-  Recovery(AnyCommunicator<Space>& comm, std::vector<std::shared_ptr<Replicas<Space>>>& kept,
-           const TrainingState<Space>& state, const here& location) {
-    std::vector<Record> mine(most);
-    std::size_t count = 0;
+  Recovery(const ReplicaCommunicators<Space>& comms, KeptReplicas<Space>& kept, const TrainingState<Space>& state,
+           const here& location) {
+    AnyCommunicator<Space>& comm = *comms.front();
+    std::vector<Record> mine;
     for (const auto& replicas : kept)
       for (const auto* version : replicas->versions())
-        mine.at(count++) = {version->number, replicas->rank(), replicas->layout().ranks(),
-                            replicas->holds(version->number) ? std::uint64_t{1} : 0};
-    std::vector<Record> all(most * static_cast<std::size_t>(comm.size()));
-    if (comm.size() == 1)
-      all = mine;
-    else
-      all_gather_values(comm, Span<const Record>(mine), Span<Record>(all), location);
-    if (std::all_of(all.begin(), all.end(), [](const Record& record) { return record.version == 0; })) return;
-    std::string lost = "the ranks that are left have no common version of the state";
-    for (auto key = newest(all, {UINT64_MAX, UINT64_MAX}); key.first != 0; key = newest(all, key)) {
+        mine.push_back({version->number, replicas->rank(), replicas->layout().ranks(),
+                        replicas->holds(version->number) ? std::uint64_t{1} : 0,
+                        replicas->committed(version->number) ? std::uint64_t{1} : 0});
+    most_ = std::max<std::size_t>(1, mine.size());
+    for (auto* const each : comms) all_reduce_values(*each, Span<std::size_t>(&most_, 1), max, location);
+    mine.resize(most_);
+    const auto all = gathered(comm, mine, location);
+    auto everywhere = all;
+    for (std::size_t i = 1; i < comms.size(); ++i) everywhere = gathered(*comms[i], everywhere, location);
+    // Versions that no rank has committed are of a training that has not begun on all ranks.
+    if (std::all_of(everywhere.begin(), everywhere.end(), [](const Record& record) { return record.committed == 0; }))
+      return;
+    lost_ = "the ranks that are left have no common version of the state";
+    for (auto key = newest(everywhere, {UINT64_MAX, UINT64_MAX}); key.first != 0; key = newest(everywhere, key)) {
       const auto found = std::find_if(kept.begin(), kept.end(), [&](const auto& replicas) {
         return replicas->layout().ranks() == key.second && version_of(*replicas, key.first) != nullptr;
       });
       replicas_ = found == kept.end() ? nullptr : found->get();
       describe(comm, key, all, state, location);
-      if (!choose(all, key, lost)) continue;
-      std::erase_if(kept, [&](const auto& replicas) { return replicas.get() != replicas_; });
-      return;
+      unsigned lost = choose(all, key) ? 0 : 1, lost_somewhere = lost;
+      for (std::size_t i = 1; i < comms.size(); ++i)
+        all_reduce_values(*comms[i], Span<unsigned>(&lost_somewhere, 1), max, location);
+      if (lost_somewhere == 0) {
+        std::erase_if(kept, [&](const auto& replicas) { return replicas.get() != replicas_; });
+        lost_.clear();
+        return;
+      }
+      if (lost == 0) lost_ = "shares of other parts of the model are lost with all ranks that held them";
     }
-    throw CheckpointError(lost + "; resume from the last checkpoint",
-                          {"recover", comm.backend(), comm.rank(), comm.size(), location});
   }
 
+  /// @throws CheckpointError on every rank if there are copies but no such version, with the parameters that are lost
+  void check(const ErrorContext& context) const {
+    if (!lost_.empty()) throw CheckpointError(lost_ + "; resume from the last checkpoint", context);
+  }
   [[nodiscard]] bool found() const noexcept { return from_.has_value(); }
   /// @pre found()
   [[nodiscard]] const typename Replicas<Space>::Version& version() const noexcept { return version_; }
@@ -114,13 +125,19 @@ class Recovery {
  private:
   /// A version that a rank has.
   struct Record {
-    std::uint64_t version = 0, rank = 0, ranks = 0, holds = 0;
+    std::uint64_t version = 0, rank = 0, ranks = 0, holds = 0, committed = 0;
   };
 
   /// The number of a version, and of the ranks that made it.
   using Key = std::pair<std::uint64_t, std::uint64_t>;
-  static constexpr std::size_t most = 16;  // versions of a rank: two of each of its copies
 
+  [[nodiscard]] static std::vector<Record> gathered(AnyCommunicator<Space>& comm, const std::vector<Record>& mine,
+                                                    const here& location) {
+    std::vector<Record> all(mine.size() * static_cast<std::size_t>(comm.size()));
+    if (comm.size() == 1) return mine;
+    all_gather_values(comm, Span<const Record>(mine), Span<Record>(all), location);
+    return all;
+  }
   [[nodiscard]] static const typename Replicas<Space>::Version* version_of(const Replicas<Space>& replicas,
                                                                            std::uint64_t number) {
     for (const auto* version : replicas.versions())
@@ -128,16 +145,17 @@ class Recovery {
     return nullptr;
   }
   /// Returns the newest version before `bound` that all ranks with any copies have; zeros if there is none.
-  [[nodiscard]] static Key newest(const std::vector<Record>& all, const Key& bound) {
+  [[nodiscard]] Key newest(const std::vector<Record>& all, const Key& bound) const {
     Key found{};
     for (const Record& candidate : all) {
       const Key key{candidate.version, candidate.ranks};
       if (key <= found || key >= bound) continue;
       bool everywhere = true;
-      for (auto begin = all.begin(); begin != all.end(); begin += most)
-        everywhere = everywhere && (begin->version == 0 || std::any_of(begin, begin + most, [&](const Record& record) {
-                                      return Key{record.version, record.ranks} == key;
-                                    }));
+      for (std::size_t at = 0; at < all.size(); at += most_)
+        everywhere =
+            everywhere && (all[at].version == 0 || std::any_of(&all[at], &all[at] + most_, [&](const Record& record) {
+                             return Key{record.version, record.ranks} == key;
+                           }));
       if (everywhere) found = key;
     }
     return found;
@@ -147,7 +165,7 @@ class Recovery {
                 const TrainingState<Space>& state, const here& location) {
     const auto first = std::find_if(all.begin(), all.end(),
                                     [&](const Record& record) { return Key{record.version, record.ranks} == key; });
-    root_ = static_cast<std::size_t>(first - all.begin()) / most;
+    root_ = static_cast<std::size_t>(first - all.begin()) / most_;
     const auto ranks = static_cast<std::size_t>(key.second);
     constexpr std::size_t fixed = 5;
     version_ = {key.first, 0, state.counters};
@@ -172,15 +190,19 @@ class Recovery {
     from_.emplace(state, ranks, std::vector<std::uint64_t>(next, numbers.end()));
   }
   /// Finds where each rank's shares are; if some are lost, says which.
-  bool choose(const std::vector<Record>& all, const Key& key, std::string& lost) {
+  bool choose(const std::vector<Record>& all, const Key& key) {
+    if (root_ * most_ == all.size()) {  // only other parts of the model have it
+      lost_ = "no rank that is left has a copy of this rank's part of the model";
+      return false;
+    }
     const StateLayout& layout = *from_;
     constexpr std::size_t nowhere = SIZE_MAX;
     std::vector<std::size_t> holders(layout.ranks(), nowhere);
     sources_.assign(layout.ranks(), nowhere);
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (Key{all[i].version, all[i].ranks} != key) continue;
-      sources_[all[i].rank] = i / most;
-      if (all[i].holds != 0) holders[all[i].rank] = i / most;
+      sources_[all[i].rank] = i / most_;
+      if (all[i].holds != 0) holders[all[i].rank] = i / most_;
     }
     if (whole_) {  // all of it from one rank, so that all have the same
       for (auto& source : sources_) source = source == root_ ? root_ : nowhere;
@@ -198,10 +220,12 @@ class Recovery {
         if (layout.range(rank, array).size > 0) names += (names.empty() ? "'" : ", '") + layout.name(array) + "'";
     }
     if (names.empty()) return true;
-    lost = "the shares of rank " + ranks + " are lost with both ranks: parts of " + names;
+    lost_ = "the shares of rank " + ranks + " are lost with both ranks: parts of " + names;
     return false;
   }
 
+  std::size_t most_ = 0;                       // versions of a rank
+  std::string lost_{};                         // why no version can be chosen; empty without copies too
   const Replicas<Space>* replicas_ = nullptr;  // of the version; null on a rank that joins
   typename Replicas<Space>::Version version_{};
   std::optional<StateLayout> from_{};  // of the version

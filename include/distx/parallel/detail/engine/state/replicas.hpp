@@ -8,6 +8,11 @@
 
 namespace distx::inline DISTX_ABI::detail {
 
+/// The communicators of a training with copies: of the ranks that shard, and those along the other axes of its mesh and
+/// along the pipeline, if it has some. Together they connect all ranks.
+template <MemorySpace Space>
+using ReplicaCommunicators = std::vector<AnyCommunicator<Space>*>;
+
 /// Copies of a training's state between steps, from which it continues on other ranks.
 ///
 /// At stages 1 to 3 each rank copies its shares and those of the rank before it; at stage 0 all that it holds, which is
@@ -56,16 +61,15 @@ class Replicas {
   [[nodiscard]] std::size_t rank() const noexcept { return rank_; }
   [[nodiscard]] bool whole() const noexcept { return whole_; }
 
-  /// Makes the state, after `steps` steps, the next version. Collective.
-  void commit(AnyCommunicator<Space>& comm, const TrainingState<Space>& state, std::int64_t steps, stream after,
-              const here& location) {
+  /// Makes the state, after `steps` steps, the next version. Collective over all of `comms`.
+  void commit(const ReplicaCommunicators<Space>& comms, const TrainingState<Space>& state, std::int64_t steps,
+              stream after, const here& location) {
     // A step that is only enqueued continues with half-averaged gradients if the communicator is revoked meanwhile.
-    if constexpr (!done_at_return<Space>)
-      if (comm.size() > 1) make_behind(comm, calls::Barrier<Space>{location}, after);
+    if constexpr (!done_at_return<Space>) await_all(comms, after, location);
     live_ = {++last_, steps, state.counters};
     const auto pieces = pieces_of(state);
-    if (!whole_) exchange(comm, pieces, after, location);
-    if (comm.size() > 1) make_behind(comm, calls::Barrier<Space>{location}, after);
+    if (!whole_) exchange(*comms.front(), pieces, after, location);
+    await_all(comms, after, location);
     next_ = 1 - next_;
     own_.version = 0;
     pack(pieces, own_.memory->span(), 0, after);
@@ -74,9 +78,10 @@ class Replicas {
     own_.version = committed_.number;
     live_ = {};
   }
-  /// Keeps a state that was complete when a commit failed; to be called before the training ends. Local.
+  /// Whether a commit has failed, after which `capture` is to be called before the training ends.
+  [[nodiscard]] bool interrupted() const noexcept { return live_.number != 0; }
+  /// Keeps the state, which was complete when a commit failed. Local. @pre interrupted()
   void capture(const TrainingState<Space>& state, stream after) {
-    if (live_.number == 0) return;
     fresh_.memory = allocate(layout_.bytes(rank_));
     pack(pieces_of(state), fresh_.memory->span(), 0, after);
     after.synchronize();
@@ -90,6 +95,7 @@ class Replicas {
     if (fresh_.version != 0) all.push_back(&live_);
     return all;
   }
+  [[nodiscard]] bool committed(std::uint64_t version) const noexcept { return own_.version == version; }
   [[nodiscard]] bool holds(std::uint64_t version) const noexcept {
     return held_[0].version == version || held_[1].version == version;
   }
@@ -115,6 +121,11 @@ class Replicas {
   [[nodiscard]] TrackedMemory<Space> allocate(std::uint64_t bytes) const {
     return allocate_tracked_local<Space>(account_, observe::MemoryKind::replicas, static_cast<std::size_t>(bytes),
                                          uninitialized);
+  }
+  /// Returns after all ranks have entered this call: those of one communicator after those of the one before.
+  static void await_all(const ReplicaCommunicators<Space>& comms, stream after, const here& location) {
+    for (auto* const comm : comms)
+      if (comm->size() > 1) make_behind(*comm, calls::Barrier<Space>{location}, after);
   }
   [[nodiscard]] std::size_t before() const noexcept { return (rank_ + layout_.ranks() - 1) % layout_.ranks(); }
 
