@@ -28,7 +28,14 @@ using Rows = distx::Shard<0, Model>;
 template <class... Policies>
 using Replicated = distx::MeshParallel<Data, distx::ZeRO<distx::Dynamic>, distx::Replicate, Policies...>;
 
-distx::DataParallelOptions options_of(int stage) { return {.bucket_bytes = 60, .stage = stage, .clip_norm = 3}; }
+/// Whether a step communicates along the model axis.
+enum class Columns : bool { free, joined };
+
+distx::DataParallelOptions options_of(int stage, Columns how = Columns::joined) {
+  return {.bucket_bytes = 300,
+          .stage = stage,
+          .clip_norm = how == Columns::joined ? 3 : distx::DataParallelOptions().clip_norm};
+}
 
 /// A training with weights that the model axis shards, replicates, or gives to one of its coordinates.
 template <class Training, class T = float>
@@ -37,10 +44,11 @@ class Trainer {
   template <class Optimizer>
   Trainer(const Grid& mesh, const Optimizer& optimizer, const distx::DataParallelOptions& options, float offset = 0)
       : mesh_(mesh),
-        rows_("rows", mesh, {5, 3}, first(1, offset), {.rows = 5}),
-        same_("same", mesh, {6}, first(2, offset)),
+        rows_("rows", mesh, {41, 7}, first(1, offset), {.rows = 41}),
+        same_("same", mesh, {75}, first(2, offset)),
         tiny_("tiny", mesh, {1}, first(3, offset)),
         frozen_("frozen", mesh, {3, 2}, first(4, offset), {.trainable = false}),
+        joined_(options.clips()),
         training_(mesh, distx::TensorParameterList<>().add(rows_, same_, tiny_, frozen_), optimizer, options) {}
 
   void step(std::uint64_t number) {
@@ -48,7 +56,10 @@ class Trainer {
       const auto weights = training_.unshard(rows_, same_, tiny_);
       ready(tiny_, number);
       ready(rows_, number);
-      ready<distx::Partial<Model>>(same_, number);
+      if (joined_)
+        ready<distx::Partial<Model>>(same_, number);
+      else
+        ready(same_, number);
     }
     training_.step({.learning_rate = 0.01});
   }
@@ -76,16 +87,17 @@ class Trainer {
   Weight<T, 1> same_;
   Weight<T, 1, Rows> tiny_;
   Weight<T, 2, Rows> frozen_;
+  bool joined_;
   Training training_;
 };
 
 /// Trains on a mesh with `rows` rows, and resumes from each step's checkpoint on one with `left` rows.
 template <class Training, class T, class Optimizer>
-void restart_mesh(Restarts& restarts, int rows, int left, int stage) {
+void restart_mesh(Restarts& restarts, int rows, int left, int stage, Columns how = Columns::joined) {
   const model::Folder folder;
   model::on_ranks(rows * columns, [&](distx::ThreadCommunicator& comm) {
     typename Training::replicas copies;
-    Trainer<Training, T> trainer(Grid(comm, {rows, columns}), Optimizer{}, options_of(stage));
+    Trainer<Training, T> trainer(Grid(comm, {rows, columns}), Optimizer{}, options_of(stage, how));
     CHECK(trainer.training().recover(copies) == 0);
     for (std::uint64_t step = 0;; trainer.step(step++)) {
       distx::checkpoint::save(folder.path(), trainer.training(), {.step = step});
@@ -99,7 +111,7 @@ void restart_mesh(Restarts& restarts, int rows, int left, int stage) {
     std::snprintf(name, sizeof name, "step-%012d", static_cast<int>(step));
     model::on_ranks(left * columns, [&](distx::ThreadCommunicator& comm) {
       typename Training::replicas copies;
-      Trainer<Training, T> trainer(Grid(comm, {left, columns}), Optimizer{}, options_of(stage), 7);
+      Trainer<Training, T> trainer(Grid(comm, {left, columns}), Optimizer{}, options_of(stage, how), 7);
       CHECK(trainer.training().recover(copies) == 0);
       distx::checkpoint::load(folder.path() / name, trainer.training());
       loaded.add(trainer.training().state());
@@ -109,17 +121,13 @@ void restart_mesh(Restarts& restarts, int rows, int left, int stage) {
   }
 }
 
-/// Returns the communicator of the ranks that fill rows, one of each column, for a mesh; nothing on the others.
+/// Returns the communicator of the rows of which all ranks are left, and whether this rank is in one.
 template <class C>
-std::optional<C> full_rows(C& comm, int column) {
-  std::vector<int> all(static_cast<std::size_t>(comm.size()));
-  distx::all_gather(comm, std::vector{column}, all);
-  int row = 0, rows = comm.size();
-  for (int i = 0; i < columns; ++i) rows = std::min(rows, static_cast<int>(std::count(all.begin(), all.end(), i)));
-  for (int i = 0; i < comm.rank(); ++i) row += all[static_cast<std::size_t>(i)] == column ? 1 : 0;
-  auto part = comm.split(row < rows ? 0 : 1, row * columns + column);
-  if (row >= rows) return std::nullopt;
-  return part;
+std::pair<C, bool> full_rows(C& comm, int row) {
+  std::vector<int> rows(static_cast<std::size_t>(comm.size()));
+  distx::all_gather(comm, std::vector{row}, rows);
+  const bool full = std::count(rows.begin(), rows.end(), row) == columns;
+  return {comm.split(full ? 0 : 1, comm.rank()), full};
 }
 
 constexpr std::uint64_t unknown = UINT64_MAX;
@@ -143,16 +151,18 @@ struct Ending {
 
 /// Trains like a user's loop, on fewer rows after each death.
 template <class Training, class T, class Optimizer>
-void train(Ending& ending, int rows, int stage, const std::vector<std::vector<Death>>& deaths) {
+void train(Ending& ending, int rows, int stage, const std::vector<std::vector<Death>>& deaths,
+           Columns how = Columns::joined) {
   const auto faults = [&](std::size_t generation) {
     std::vector<distx::Fault> all;
+    if (how == Columns::free) all.push_back({.rank = 1, .duration = 300us});  // its column is later
     if (generation < deaths.size())
       for (const auto& [rank, call] : deaths[generation])
         all.push_back({.kind = distx::Fault::Kind::error, .rank = rank, .first = call});
     return all;
   };
   distx::spawn(distx::threads(rows * columns, 20s), [&](distx::ThreadConnector& connector) {
-    const int column = connector.rank() % columns;
+    const int row = connector.rank() / columns;
     std::size_t recoveries = 0;
     std::uint64_t step = 0;
     typename Training::replicas copies;
@@ -163,10 +173,10 @@ void train(Ending& ending, int rows, int stage, const std::vector<std::vector<De
         }
         lost = false;
         distx::ThreadCommunicator whole(connector, 20s);
-        auto part = full_rows(whole, column);
-        if (!part) return;
-        distx::Faulty comm(std::move(*part), faults(recoveries));
-        Trainer<Training, T> trainer(Grid(comm, {comm.size() / columns, columns}), Optimizer{}, options_of(stage));
+        auto [rows_left, full] = full_rows(whole, row);
+        if (!full) return;
+        distx::Faulty comm(std::move(rows_left), faults(recoveries));
+        Trainer<Training, T> trainer(Grid(comm, {comm.size() / columns, columns}), Optimizer{}, options_of(stage, how));
         const auto before = step;
         step = trainer.training().recover(copies);
         ++ending.begun;
@@ -179,13 +189,11 @@ void train(Ending& ending, int rows, int stage, const std::vector<std::vector<De
         distx::barrier(comm);  // a rank that has left would count as lost
         ending.ended.add(trainer.training().state());
         return;
-      } catch (const distx::CheckpointError& error) {
-        MESSAGE(error.what());
+      } catch (const distx::CheckpointError&) {
         ++ending.lost;
         return;
       } catch (const distx::Error& error) {
         if (!distx::is_rank_loss(error)) throw;
-        if (recoveries) MESSAGE(error.what());
         lost = true;
       }
   });
@@ -226,4 +234,165 @@ TEST_CASE_TEMPLATE(
         CHECK(ending.ended == restarts.ended[ending.from[1]]);
       }
     }
+}
+
+TEST_CASE("no column continues from a later step than another, also if steps do not communicate between columns") {
+  constexpr int rows = 2;
+  for (int stage = 0; stage < 4; ++stage) {
+    Restarts restarts;
+    restart_mesh<Replicated<>, float, distx::AdamW>(restarts, rows, rows - 1, stage, Columns::free);
+    for (std::uint64_t call = 0;; ++call) {
+      INFO("stage ", stage, ", rank 3 ends in call ", call);
+      Ending ending;
+      try {
+        train<Replicated<>, float, distx::AdamW>(ending, rows, stage, {{{3, call}}}, Columns::free);
+        break;
+      } catch (const distx::RankFailure& failure) {
+        CHECK(failure.failed_rank() == 3);
+      }
+      REQUIRE(ending.members[1] == (rows - 1) * columns);
+      CHECK(ending.same_step);
+      CHECK(ending.recovered[1] == restarts.loaded[ending.from[1]]);
+      CHECK(ending.ended == restarts.ended[ending.from[1]]);
+    }
+  }
+}
+
+TEST_CASE("a rank of a second row may end in any call of the recovery on a mesh and of the steps after it") {
+  constexpr int rows = 4;
+  for (int stage = 0; stage < 4; ++stage) {
+    Restarts restarts;
+    restart_mesh<Replicated<>, float, distx::AdamW>(restarts, rows, rows - 2, stage);
+    int in_recovery = 0;
+    for (std::uint64_t call = 0;; call += 3) {
+      INFO("stage ", stage, ", the second rank ends in call ", call);
+      Ending ending;
+      // Ranks of rows 0 and 2, which do not hold each other's shares.
+      CHECK_THROWS_AS(
+          (train<Replicated<>, float, distx::AdamW>(ending, rows, stage, {{{0, stage == 0 ? 38U : 52U}}, {{3, call}}})),
+          distx::RankFailure);
+      CHECK(ending.lost == 0);
+      REQUIRE(ending.members[1] + ending.members[2] > 0);
+      if (ending.members[2] == 0) break;  // the training has ended before
+      REQUIRE(ending.members[2] == (rows - 2) * columns);
+      CHECK(ending.same_step);
+      if (ending.members[1] > 0 && ending.from[1] != ending.from[2]) continue;  // steps on three rows
+      ++in_recovery;
+      CHECK(ending.from[2] > 0);
+      CHECK(ending.recovered[2] == restarts.loaded[ending.from[2]]);
+      CHECK(ending.ended == restarts.ended[ending.from[2]]);
+    }
+    CHECK(in_recovery > 5);
+  }
+}
+
+namespace recover_mesh {
+
+using Training = Replicated<>;
+
+/// Makes one step on a mesh of two columns, and leaves copies.
+template <class C>
+void leave_copies(C& comm, int stage, Training::replicas& copies, WholeState* state = nullptr) {
+  Trainer<Training> trainer(Grid(comm, {comm.size() / columns, columns}), distx::AdamW{}, options_of(stage));
+  CHECK(trainer.training().recover(copies) == 0);
+  trainer.step(0);
+  if (state != nullptr) state->add(trainer.training().state());
+}
+
+}  // namespace recover_mesh
+
+TEST_CASE("if one column has lost shares, every rank of the mesh throws a CheckpointError, and can begin anew") {
+  for (int stage = 1; stage < 4; ++stage) {
+    std::atomic<int> own{0}, others{0};
+    model::on_ranks(4 * columns, [&](distx::ThreadCommunicator& comm) {
+      Training::replicas copies;
+      leave_copies(comm, stage, copies);
+      // Ranks 0 and 2 of column 0, ranks 0 and 1 of column 1, where nobody has the shares of rank 2.
+      const int rank = comm.rank();
+      const bool stays = rank == 0 || rank == 4 || rank == 1 || rank == 3;
+      auto part = comm.split(stays ? 0 : 1, rank == 3 ? 5 : rank);
+      if (!stays) return;
+      Trainer<Training> trainer(Grid(part, {2, columns}), distx::AdamW{}, options_of(stage), 3);
+      try {
+        (void)trainer.training().recover(copies);
+      } catch (const distx::CheckpointError& error) {
+        const std::string message = error.message();
+        INFO(message);
+        if (rank % columns == 1 && message.starts_with("the shares of rank 2, which rank 3 held, are lost")) ++own;
+        if (rank % columns == 0 && message.starts_with("shares of other parts of the model are lost")) ++others;
+      }
+      copies = {};
+      CHECK(trainer.training().recover(copies) == 0);
+      trainer.step(0);
+    });
+    CHECK(own == 2);
+    CHECK(others == 2);
+  }
+}
+
+TEST_CASE("ranks join a training on a mesh, but cannot stand in for a whole column that is lost") {
+  for (int stage = 0; stage < 4; ++stage) {
+    WholeState before, after;
+    std::atomic<int> thrown{0};
+    model::on_ranks(2 * columns, [&](distx::ThreadCommunicator& comm) {
+      const int rank = comm.rank();
+      Training::replicas copies;
+      auto row = comm.split(rank / columns, rank);
+      if (rank < columns) leave_copies(row, stage, copies, &before);
+      {
+        Trainer<Training> trainer(Grid(comm, {2, columns}), distx::AdamW{}, options_of(stage), 3);
+        CHECK(trainer.training().recover(copies) == 1);
+        after.add(trainer.training().state());
+      }
+      if (rank > 0) copies = {};
+      auto two = comm.split(rank / columns, rank);
+      if (rank >= columns) return;
+      Trainer<Training> trainer(Grid(two, {1, columns}), distx::AdamW{}, options_of(stage), 3);
+      try {
+        (void)trainer.training().recover(copies);
+      } catch (const distx::CheckpointError& error) {
+        INFO(error.message());
+        CHECK(error.message().starts_with(rank == 0 ? "shares of other parts" : "no rank that is left has"));
+        ++thrown;
+      }
+    });
+    CHECK(before == after);
+    CHECK(thrown == columns);
+  }
+}
+
+TEST_CASE("recover rejects a mesh with another model axis, and other coordinates on it") {
+  std::atomic<int> longer{0}, turned{0};
+  model::on_ranks(2 * columns, [&](distx::ThreadCommunicator& comm) {
+    Training::replicas copies;
+    leave_copies(comm, 1, copies);
+    const auto check = [&](Grid mesh, const char* expected, std::atomic<int>& count) {
+      try {
+        Trainer<Training> trainer(mesh, distx::AdamW{}, options_of(1));
+        (void)trainer.training().recover(copies);
+      } catch (const distx::InvalidArgument& error) {
+        INFO(error.message());
+        if (error.message().find(expected) != std::string::npos) ++count;
+      } catch (const distx::RevokedError& error) {
+        INFO(error.message());
+        if (error.message().find(expected) != std::string::npos) ++count;
+      }
+    };
+    auto line = comm.split(0, comm.rank());
+    check(Grid(line, {2 * columns, 1}),
+          "this rank has 'rows' of float32, the part of {41, 7} at {0, 0} of {41, 7}, but copies of 'rows' of float32, "
+          "the part of {",
+          longer);
+    auto other = comm.split(0, -comm.rank());
+    check(Grid(other, {2, columns}), "the lengths of the other axes and this rank's coordinates on them", turned);
+  });
+  CHECK(longer == 2 * columns);
+  CHECK(turned == 2 * columns);
+}
+
+TEST_CASE("a step on a mesh throws InvalidState until recover has begun to keep copies") {
+  model::on_ranks(columns, [&](distx::ThreadCommunicator& comm) {
+    Trainer<Training> trainer(Grid(comm, {1, columns}), distx::AdamW{}, options_of(1));
+    CHECK_THROWS_AS(trainer.step(0), distx::InvalidState);
+  });
 }
