@@ -28,28 +28,32 @@ using Rows = distx::Shard<0, Model>;
 template <class... Policies>
 using Replicated = distx::MeshParallel<Data, distx::ZeRO<distx::Dynamic>, distx::Replicate, Policies...>;
 
-/// Whether a step communicates along the model axis.
-enum class Columns : bool { free, joined };
+/// What the columns are: coordinates on the model axis, along which steps communicate or not, or stages of a pipeline.
+enum class Columns { joined, free, stages };
 
 distx::DataParallelOptions options_of(int stage, Columns how = Columns::joined) {
-  return {.bucket_bytes = 300,
-          .stage = stage,
-          .clip_norm = how == Columns::joined ? 3 : distx::DataParallelOptions().clip_norm};
+  distx::DataParallelOptions options{.bucket_bytes = 300, .stage = stage};
+  if (how != Columns::free) options.clip_norm = 3;
+  return options;
 }
 
 /// A training with weights that the model axis shards, replicates, or gives to one of its coordinates.
 template <class Training, class T = float>
 class Trainer {
  public:
+  /// @param stages  along a pipeline, if this is a stage
   template <class Optimizer>
-  Trainer(const Grid& mesh, const Optimizer& optimizer, const distx::DataParallelOptions& options, float offset = 0)
+  Trainer(const Grid& mesh, const Optimizer& optimizer, const distx::DataParallelOptions& options, float offset = 0,
+          distx::AnyCommunicator<>* stages = nullptr)
       : mesh_(mesh),
-        rows_("rows", mesh, {41, 7}, first(1, offset), {.rows = 41}),
-        same_("same", mesh, {75}, first(2, offset)),
-        tiny_("tiny", mesh, {1}, first(3, offset)),
-        frozen_("frozen", mesh, {3, 2}, first(4, offset), {.trainable = false}),
+        prefix_(stages == nullptr ? "" : std::to_string(stages->rank()) + "."),
+        rows_(prefix_ + "rows", mesh, {41, 7}, first(1, offset), {.rows = 41}),
+        same_(prefix_ + "same", mesh, {75}, first(2, offset)),
+        tiny_(prefix_ + "tiny", mesh, {1}, first(3, offset)),
+        frozen_(prefix_ + "frozen", mesh, {3, 2}, first(4, offset), {.trainable = false}),
         joined_(options.clips()),
-        training_(mesh, distx::TensorParameterList<>().add(rows_, same_, tiny_, frozen_), optimizer, options) {}
+        training_(stages == nullptr ? Training(mesh, list(), optimizer, options)
+                                    : Training(mesh, list(), optimizer, options, *stages)) {}
 
   void step(std::uint64_t number) {
     {
@@ -66,6 +70,7 @@ class Trainer {
   Training& training() { return training_; }
 
  private:
+  distx::TensorParameterList<> list() const { return distx::TensorParameterList<>().add(rows_, same_, tiny_, frozen_); }
   static auto first(int number, float offset) {
     return [=](const auto& index) {
       return std::sin(static_cast<float>(7 * index.front() + index.back()) + static_cast<float>(number)) + offset;
@@ -83,6 +88,7 @@ class Trainer {
   }
 
   Grid mesh_;
+  std::string prefix_;
   Weight<T, 2, Rows> rows_;
   Weight<T, 1> same_;
   Weight<T, 1, Rows> tiny_;
@@ -91,16 +97,30 @@ class Trainer {
   Training training_;
 };
 
+/// Makes a training on rows of ranks, or stages of a pipeline.
+template <class Training, class T, class Optimizer, class C>
+std::unique_ptr<Trainer<Training, T>> make(C& comm, int stage, Columns how, float offset = 0) {
+  const auto options = options_of(stage, how);
+  const int rows = comm.size() / columns;
+  if (how != Columns::stages)
+    return std::make_unique<Trainer<Training, T>>(Grid(comm, {rows, columns}), Optimizer{}, options, offset);
+  auto column = comm.split(comm.rank() % columns, comm.rank());
+  distx::AnyCommunicator<> row(comm.split(comm.rank() / columns, comm.rank()));
+  return std::make_unique<Trainer<Training, T>>(Grid(column, {rows, 1}), Optimizer{}, options, offset, &row);
+}
+
 /// Trains on a mesh with `rows` rows, and resumes from each step's checkpoint on one with `left` rows.
 template <class Training, class T, class Optimizer>
 void restart_mesh(Restarts& restarts, int rows, int left, int stage, Columns how = Columns::joined) {
   const model::Folder folder;
   model::on_ranks(rows * columns, [&](distx::ThreadCommunicator& comm) {
     typename Training::replicas copies;
-    Trainer<Training, T> trainer(Grid(comm, {rows, columns}), Optimizer{}, options_of(stage, how));
+    const auto made = make<Training, T, Optimizer>(comm, stage, how);
+    auto& trainer = *made;
     CHECK(trainer.training().recover(copies) == 0);
     for (std::uint64_t step = 0;; trainer.step(step++)) {
-      distx::checkpoint::save(folder.path(), trainer.training(), {.step = step});
+      distx::checkpoint::save(folder.path() / (how == Columns::stages ? std::to_string(comm.rank() % columns) : "0"),
+                              trainer.training(), {.step = step});
       if (step == last_step) break;
     }
   });
@@ -111,9 +131,12 @@ void restart_mesh(Restarts& restarts, int rows, int left, int stage, Columns how
     std::snprintf(name, sizeof name, "step-%012d", static_cast<int>(step));
     model::on_ranks(left * columns, [&](distx::ThreadCommunicator& comm) {
       typename Training::replicas copies;
-      Trainer<Training, T> trainer(Grid(comm, {left, columns}), Optimizer{}, options_of(stage, how), 7);
+      const auto made = make<Training, T, Optimizer>(comm, stage, how, 7);
+      auto& trainer = *made;
       CHECK(trainer.training().recover(copies) == 0);
-      distx::checkpoint::load(folder.path() / name, trainer.training());
+      distx::checkpoint::load(
+          folder.path() / (how == Columns::stages ? std::to_string(comm.rank() % columns) : "0") / name,
+          trainer.training());
       loaded.add(trainer.training().state());
       for (std::uint64_t next = step; next < last_step; ++next) trainer.step(next);
       ended.add(trainer.training().state());
@@ -176,7 +199,8 @@ void train(Ending& ending, int rows, int stage, const std::vector<std::vector<De
         auto [rows_left, full] = full_rows(whole, row);
         if (!full) return;
         distx::Faulty comm(std::move(rows_left), faults(recoveries));
-        Trainer<Training, T> trainer(Grid(comm, {comm.size() / columns, columns}), Optimizer{}, options_of(stage, how));
+        const auto made = make<Training, T, Optimizer>(comm, stage, how);
+        auto& trainer = *made;
         const auto before = step;
         step = trainer.training().recover(copies);
         ++ending.begun;
@@ -236,19 +260,23 @@ TEST_CASE_TEMPLATE(
     }
 }
 
-TEST_CASE("no column continues from a later step than another, also if steps do not communicate between columns") {
+namespace recover_mesh {
+
+/// Lets a rank of two rows end in each of its calls.
+void check_each_call(Columns how, int victim) {
   constexpr int rows = 2;
   for (int stage = 0; stage < 4; ++stage) {
     Restarts restarts;
-    restart_mesh<Replicated<>, float, distx::AdamW>(restarts, rows, rows - 1, stage, Columns::free);
+    restart_mesh<Replicated<>, float, distx::AdamW>(restarts, rows, rows - 1, stage, how);
     for (std::uint64_t call = 0;; ++call) {
-      INFO("stage ", stage, ", rank 3 ends in call ", call);
+      INFO("stage ", stage, ", rank ", victim, " ends in call ", call);
       Ending ending;
       try {
-        train<Replicated<>, float, distx::AdamW>(ending, rows, stage, {{{3, call}}}, Columns::free);
+        train<Replicated<>, float, distx::AdamW>(ending, rows, stage, {{{victim, call}}}, how);
+        CHECK(call > 30);
         break;
       } catch (const distx::RankFailure& failure) {
-        CHECK(failure.failed_rank() == 3);
+        CHECK(failure.failed_rank() == victim);
       }
       REQUIRE(ending.members[1] == (rows - 1) * columns);
       CHECK(ending.same_step);
@@ -256,6 +284,17 @@ TEST_CASE("no column continues from a later step than another, also if steps do 
       CHECK(ending.ended == restarts.ended[ending.from[1]]);
     }
   }
+}
+
+}  // namespace recover_mesh
+
+TEST_CASE("no column continues from a later step than another, also if steps do not communicate between columns") {
+  check_each_call(Columns::free, 3);
+}
+
+TEST_CASE("the stages of a pipeline continue from the same step") {
+  check_each_call(Columns::stages, 3);
+  check_each_call(Columns::stages, 0);
 }
 
 TEST_CASE("a rank of a second row may end in any call of the recovery on a mesh and of the steps after it") {

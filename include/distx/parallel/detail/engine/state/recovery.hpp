@@ -35,8 +35,9 @@ class Recovery {
     const auto all = gathered(comm, mine, location);
     auto everywhere = all;
     for (std::size_t i = 1; i < comms.size(); ++i) everywhere = gathered(*comms[i], everywhere, location);
-    // Versions that no rank has committed are of a training that has not begun on all ranks.
-    if (std::all_of(everywhere.begin(), everywhere.end(), [](const Record& record) { return record.committed == 0; }))
+    // A first version that no rank has committed is of a training that has not begun on all ranks.
+    if (std::all_of(everywhere.begin(), everywhere.end(),
+                    [](const Record& record) { return record.version <= 1 && record.committed == 0; }))
       return;
     lost_ = "the ranks that are left have no common version of the state";
     for (auto key = newest(everywhere, {UINT64_MAX, UINT64_MAX}); key.first != 0; key = newest(everywhere, key)) {
