@@ -28,7 +28,7 @@ using Rows = distx::Shard<0, Model>;
 template <class... Policies>
 using Replicated = distx::MeshParallel<Data, distx::ZeRO<distx::Dynamic>, distx::Replicate, Policies...>;
 
-/// What the columns are: coordinates on the model axis, along which steps communicate or not, or stages of a pipeline.
+/// The kinds of columns: coordinates on the model axis, along which steps communicate or not, or stages of a pipeline.
 enum class Columns { joined, free, stages };
 
 distx::DataParallelOptions options_of(int stage, Columns how = Columns::joined) {

@@ -189,6 +189,41 @@ TEST_CASE("a CheckpointError names the parameters that are lost with a rank and 
   CHECK(told == 2);
 }
 
+TEST_CASE("recover succeeds after it has failed any number of times") {
+  constexpr int failures = 20;
+  std::atomic<int> failed{0};
+  WholeState before, after;
+  distx::spawn(distx::threads(2, 20s), [&](distx::ThreadConnector& connector) {
+    distx::ThreadCommunicator comm(connector, 20s);
+    Trainer<Replicated> trainer(comm, distx::AdamW{}, options_of(2));
+    trainer.step(0);
+    before.add(trainer.training().state());
+    // The last call of recover is the barrier that commits a version.
+    std::uint64_t last = 0;
+    for (bool over = false; !over; ++last) {
+      try {  // a communicator that an exception destroys is revoked
+        distx::Faulty faulty(comm.split(0, comm.rank()),
+                             {{.kind = distx::Fault::Kind::error, .rank = 1, .first = last}});
+        over = trainer.recover(faulty) == 1;
+      } catch (const distx::Error&) {
+      }
+    }
+    for (int i = 0; i < failures; ++i) {
+      try {  // a communicator that an exception destroys is revoked
+        distx::Faulty faulty(comm.split(0, comm.rank()),
+                             {{.kind = distx::Fault::Kind::error, .rank = 1, .first = last - 2}});
+        (void)trainer.recover(faulty);
+      } catch (const distx::Error&) {
+        ++failed;
+      }
+    }
+    CHECK(trainer.recover(comm) == 1);
+    after.add(trainer.training().state());
+  });
+  CHECK(failed == 2 * failures);
+  CHECK(before == after);
+}
+
 TEST_CASE("the ledger counts three shards of weights and optimizer state, at stage 0 one copy of them") {
   for (int stage = 0; stage < 4; ++stage)
     model::on_ranks(4, [&](distx::ThreadCommunicator& comm) {
