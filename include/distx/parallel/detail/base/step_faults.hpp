@@ -44,7 +44,7 @@ enum class StepFault : std::uint8_t {
 };
 
 /// The only place of these messages, in the order of StepFault.
-inline constexpr std::array<std::string_view, 28> step_fault_messages = {
+inline constexpr std::array<std::string_view, 29> step_fault_messages = {
     "",
     "release() has ended this training; construct a new one from the parameters",
     "a checkpoint was damaged, and is loaded in part; load another one, or construct a new training",
