@@ -86,6 +86,7 @@ void of_rows(const Table& table, const Mesh& mesh, const char* type, std::size_t
   table.row(name("cross_entropy_backward"),
             [&] { return ops::cross_entropy_backward(x, targets, loss.log_sums, slope); });
   table.row(name("gelu"), [&] { return ops::gelu(x); });
+  table.row(name("gelu_backward"), [&] { return ops::gelu_backward(x, x); });
   table.row(name("sum_over<0>"), [&] { return ops::sum_over<0>(x); });
   table.row(name("sum_over<1>"), [&] { return ops::sum_over<1>(x); });
   table.row(name("mean_over<1>"), [&] { return ops::mean_over<1>(x); });
@@ -128,6 +129,11 @@ int main(int argc, char** argv) {
   for (const std::size_t n : Lengths{4, 16, 64}) of_rows<double>(table, mesh, "double", 16'384 / n, n);
   for (const std::size_t rows : Lengths{1, 8}) of_rows<float>(table, mesh, "float", rows, 16);
   of_rows<float>(table, mesh, "float", 64, 1'000);
+  for (const std::size_t n : Lengths{64, 256, 1'024}) {
+    const auto x = tensor<float>(mesh, distx::Extents<2>{n, n});
+    table.row("matmul float " + std::to_string(n), [&] { return ops::matmul(x, x); });
+    table.row("matmul of a transpose float " + std::to_string(n), [&] { return ops::matmul(x, ops::transposed(x)); });
+  }
   for (const std::size_t n : Lengths{100, 1'000, 65'536, 1'000'000}) {
     of_optimizer(table, "AdamW", distx::AdamW{}, n);
     of_optimizer(table, "SGD", distx::SGD{.momentum = 0.9}, n);
