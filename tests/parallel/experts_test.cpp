@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
+#include <distx/observe/timeline.hpp>
 #include <distx/parallel/layers/experts.hpp>
 #include <distx/parallel/layers/recomputed.hpp>
 #include <distx/parallel/layers/transformer_block.hpp>
@@ -7,6 +8,7 @@
 #include <distx/tensor.hpp>
 
 #include <functional>
+#include <numeric>
 
 #include "toy.hpp"
 
@@ -306,6 +308,32 @@ TEST_CASE("rows go to their experts and back") {
     CHECK(dispatch.rows() == expected.size() / 2);
     const auto back = dispatch.to_tokens(distx::Span<const double>(got.span()), 2);
     CHECK(std::vector(back.data(), back.data() + back.size()) == rows);
+  });
+}
+
+TEST_CASE("a timeline has a span for each forward pass, named by the tokens of each expert") {
+  toy::on_ranks(2, [](distx::ThreadCommunicator& comm) {
+    const Grid mesh(comm, {1, 2, 1, 1});
+    distx::observe::Timeline timeline;
+    const auto settings = std::make_shared<RouterSettings>(RouterSettings{.capacity = 0.8});
+    std::vector<std::string> names;
+    settings->on_routed = [&](const Routed& routed) {
+      REQUIRE(routed.of_expert.size() == 4);
+      CHECK(std::accumulate(routed.of_expert.begin(), routed.of_expert.end(), routed.dropped) == 2 * length * 2);
+      names.push_back("experts: " + std::to_string(routed.of_expert[0]) + " " + std::to_string(routed.of_expert[1]) +
+                      " " + std::to_string(routed.of_expert[2]) + " " + std::to_string(routed.of_expert[3]) +
+                      " tokens for the experts, " + std::to_string(routed.dropped) + " dropped");
+      const auto scope = timeline.scope(routed.to_string());
+    };
+    std::vector<Layer<float>> all;
+    all.push_back(layer_of<float>(mesh, 4, settings));
+    distx::MeshParallel<Data, distx::ZeRO<0>> training(mesh, weights_of(all), distx::SGD{});
+    for (const double seed : {1.0, 2.0})
+      static_cast<void>(all[0].forward(tokens_of<float>(mesh, 4, 0, seed), training));
+    std::vector<std::string> recorded;
+    for (const auto& span : timeline.contents().spans) recorded.push_back(span.name);
+    CHECK(names.size() == 2);
+    CHECK(recorded == names);
   });
 }
 
