@@ -231,10 +231,6 @@ void train(Ending& ending, int rows, int stage, const std::vector<std::vector<De
 using Matrices = distx::Mixed<distx::Muon, distx::AdamW>;
 using Half = Replicated<distx::Precision<distx::bfloat16>>;
 
-}  // namespace recover_mesh
-
-using namespace recover_mesh;
-
 TEST_CASE_TEMPLATE(
     "after a rank of a mesh has ended in any of its calls, training continues like a restart on one row less", Case,
     model::Of<Replicated<>, float, distx::AdamW, 2, 3>, model::Of<Replicated<>, float, Matrices, 2>,
@@ -265,8 +261,6 @@ TEST_CASE_TEMPLATE(
     }
 }
 
-namespace recover_mesh {
-
 /// Lets a rank of two rows end in each of its calls.
 void check_each_call(Columns how, int victim) {
   constexpr int rows = 2;
@@ -290,8 +284,6 @@ void check_each_call(Columns how, int victim) {
     }
   }
 }
-
-}  // namespace recover_mesh
 
 TEST_CASE("no column continues from a later step than another, also if steps do not communicate between columns") {
   check_each_call(Columns::free, 3);
@@ -334,8 +326,6 @@ TEST_CASE("a rank of a second row may end in any call of the recovery on a mesh 
   }
 }
 
-namespace recover_mesh {
-
 using Training = Replicated<>;
 
 /// Makes one step on a mesh of two columns, and leaves copies.
@@ -346,8 +336,6 @@ void leave_copies(C& comm, int stage, Training::replicas& copies, WholeState* st
   trainer.step(0);
   if (state != nullptr) state->add(trainer.training().state());
 }
-
-}  // namespace recover_mesh
 
 TEST_CASE("if one column has lost shares, every rank of the mesh throws a CheckpointError, and can begin anew") {
   for (int stage = 1; stage < 4; ++stage) {
@@ -444,3 +432,5 @@ TEST_CASE("a step on a mesh throws InvalidState until recover has begun to keep 
     CHECK_THROWS_AS(trainer.step(0), distx::InvalidState);
   });
 }
+
+}  // namespace recover_mesh

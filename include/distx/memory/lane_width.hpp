@@ -28,7 +28,7 @@ inline constexpr bool splits_conversions = true;
 /// Calls `Kernel::run<16>(args...)`. Arguments are copies, which no store can alias.
 ///
 /// Everything that the kernel calls is inlined, for this width and for those below. No product and sum of Lanes are
-/// fused but by `add_products`, so every width gives the same bits.
+/// fused, so every width gives the same bits, but by `add_products`, which narrow lanes do not have.
 template <class Kernel, class... Args>
 [[gnu::noinline, gnu::flatten, gnu::optimize("fp-contract=off")]] void run_on_common_lanes(Args... args) {
   Kernel::template run<common_lane_bytes>(args...);
@@ -77,7 +77,7 @@ typedef double Doubles64 [[gnu::vector_size(64)]];
         "vfmadd231p" SUFFIX                                                                                  \
         " {%4, %2, %0|%0, %2, %4}\n\t"                                                                       \
         "vfmadd231p" SUFFIX " {%5, %2, %1|%1, %2, %5}"                                                       \
-        : "+v"(low), "+v"(high), "=&v"(factor)                                                               \
+        : "+&v"(low), "+v"(high), "=&v"(factor)                                                              \
         : "m"(number), "v"(first), "v"(second));                                                             \
   }
 DISTX_ADD_PRODUCTS(float, Floats32, "s", "avx2,fma")
@@ -85,6 +85,7 @@ DISTX_ADD_PRODUCTS(double, Doubles32, "d", "avx2,fma")
 DISTX_ADD_PRODUCTS(float, Floats64, "s", DISTX_AVX512)
 DISTX_ADD_PRODUCTS(double, Doubles64, "d", DISTX_AVX512)
 #undef DISTX_ADD_PRODUCTS
+#undef DISTX_AVX512
 
 // Conversions of vectors, which g++ 12 does in halves.
 typedef float Floats16 [[gnu::vector_size(16)]];

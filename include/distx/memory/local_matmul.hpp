@@ -141,8 +141,8 @@ DISTX_KERNELS_END
 /// Computes out = keep * out + scale * left * right, with out (m, n), left (m, k) and right (k, n) of float or double.
 ///
 /// Runs on the calling thread, blocked for the caches, in a fixed order: the same operands give the same bits on all
-/// processors with AVX2 and FMA, where each product is added with one rounding; others round it, too. `out` must not
-/// overlap the operands; with keep = 0 its old values are not read. Needs no library; a BLAS is faster.
+/// processors with AVX2 and FMA, where each product is added with one rounding; on others it is rounded as well. `out`
+/// must not overlap the operands; with keep = 0 its old values are not read. Needs no library; a BLAS is faster.
 /// @throws InvalidArgument if the shapes do not fit
 template <std::floating_point T>
 void local_matmul(HostStream, MatrixRef<T> out, std::type_identity_t<MatrixRef<const T>> left,

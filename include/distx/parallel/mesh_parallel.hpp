@@ -185,18 +185,19 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
   }
 
   /// Begins to keep copies of the state in `copies`, and continues from those that are there: of an earlier training,
-  /// which a loss of ranks has ended, of the same model on another mesh. Collective over the mesh and the pipeline,
-  /// before the first step.
+  /// which a loss of ranks has ended and which is destroyed, of the same model on another mesh. Collective over the
+  /// mesh and the pipeline, before the first step. Load a checkpoint after it, whenever it returns 0.
   ///
   /// The data axis may have another length. The other axes keep theirs, and each rank its coordinates on them. Ranks
   /// without copies, which join, receive the state. It becomes that of the last step that all ranks have ended: on a
   /// rank where `step` has returned it is not an earlier one. Weights, optimizer state and counters have the bits of a
-  /// training on this mesh that has loaded a checkpoint of that step. If no rank has copies, the training begins.
+  /// training on this mesh that has loaded a checkpoint of that step. If no rank has copies, the training begins. A
+  /// rank that a mesh has left out makes `copies` empty before it joins another one.
   /// @return the number of steps that the training has made, as DataParallel::recover does
   /// @throws InvalidArgument if this rank has copies of other parts of the model
   /// @throws CheckpointError on every rank if, at some coordinates on the other axes, no rank is left, or, at stages 1
-  ///   to 3, a rank along the data axis and the next one are lost: make `copies` empty, call this again, and load the
-  ///   last checkpoint
+  ///   to 3, a rank along the data axis and the next one are lost, or had no memory for a copy: make `copies` empty,
+  ///   call this again, and load the last checkpoint
   /// @throws RankFailure, RevokedError or TimeoutError if further ranks are lost
   /// @code
   ///   using Training = distx::MeshParallel<Data, distx::ZeRO<2>, distx::Replicate>;
@@ -209,6 +210,7 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
     static_assert(Methods::replicates,
                   "distx::MeshParallel: recover needs copies of the state; add the policy Replicate");
     guarded([&] {
+      mesh_.stream.synchronize();  // the first weights may still be being written
       copies.set_parts(this->state(location),
                        {.operation = "recover", .rank = mesh_.rank, .size = mesh_.shape.ranks(), .location = location});
     });

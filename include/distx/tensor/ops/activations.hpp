@@ -51,7 +51,7 @@ template <class T>
 struct GeluBackward {
   static constexpr bool on_wide_lanes = true;
   template <class V>
-  constexpr V operator()(const V& x, const V& gradient) const {
+  constexpr V operator()(const V& x, const std::type_identity_t<V>& gradient) const {
     constexpr double root = Gelu<T>::root, cubic = Gelu<T>::cubic;
     const V e = Gelu<T>::exponential(x), inverse = V(1) / (V(1) + e);
     return gradient * inverse *

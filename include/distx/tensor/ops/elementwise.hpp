@@ -19,6 +19,7 @@ inline constexpr bool on_wide_lanes = requires { requires F::on_wide_lanes; };
 
 template <class F>
 struct WideElements {
+  static_assert(std::is_empty_v<F>);
   template <std::size_t Bytes, class T, class... Xs>
   static void run(T* out, std::size_t n, const Xs*... xs) {
     using V = Lanes<double, Bytes>;

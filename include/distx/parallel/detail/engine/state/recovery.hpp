@@ -37,8 +37,10 @@ class Recovery {
     for (std::size_t i = 1; i < comms.size(); ++i) everywhere = gathered(*comms[i], everywhere, location);
     // A first version that no rank has committed is of a training that has not begun on all ranks.
     if (std::all_of(everywhere.begin(), everywhere.end(),
-                    [](const Record& record) { return record.version <= 1 && record.committed == 0; }))
+                    [](const Record& record) { return record.version <= 1 && record.committed == 0; })) {
+      kept.clear();
       return;
+    }
     lost_ = "the ranks that are left have no common version of the state";
     for (auto key = newest(everywhere, {UINT64_MAX, UINT64_MAX}); key.first != 0; key = newest(everywhere, key)) {
       const auto found = std::find_if(kept.begin(), kept.end(), [&](const auto& replicas) {
