@@ -433,4 +433,46 @@ TEST_CASE("a step on a mesh throws InvalidState until recover has begun to keep 
   });
 }
 
+TEST_CASE("weights in memory that ranks share continue like a restart") {
+  for (const int stage : {0, 1, 2, 3}) {
+    CAPTURE(stage);
+    Restarts restarts;
+    restart_mesh<Replicated<>, float, distx::AdamW>(restarts, 3, 2, stage);
+    WholeState recovered, ended;
+    std::atomic<std::uint64_t> from{unknown};
+    auto options = options_of(stage);
+    options.share_weights = stage < 3;  // at stage 3 they are mapped
+    const auto train = [&] {
+      distx::spawn(distx::threads(3 * columns, 20s), [&](distx::ThreadConnector& connector) {
+        const int row = connector.rank() / columns, first_rank = connector.rank();
+        Replicated<>::replicas copies;
+        for (bool lost = false;;) try {
+            if (lost) connector = connector.shrink(20s);
+            distx::ThreadCommunicator whole(connector, 20s);
+            auto [comm, full] = full_rows(whole, row);
+            if (!full) return;
+            Trainer<Replicated<>> trainer(Grid(comm, {comm.size() / columns, columns}), distx::AdamW{}, options);
+            std::uint64_t step = trainer.training().recover(copies);
+            if (lost) from = step;
+            if (lost) recovered.add(trainer.training().state());
+            for (; step < last_step; ++step) {
+              if (!lost && first_rank == 3 && step == 2) throw std::runtime_error("this rank is lost");
+              trainer.step(step);
+            }
+            distx::barrier(comm);
+            ended.add(trainer.training().state());
+            return;
+          } catch (const distx::Error& error) {
+            if (!distx::is_rank_loss(error)) throw;
+            lost = true;
+          }
+      });
+    };
+    CHECK_THROWS_AS(train(), distx::RankFailure);
+    REQUIRE(from == 2);
+    CHECK(recovered == restarts.loaded[2]);
+    CHECK(ended == restarts.ended[2]);
+  }
+}
+
 }  // namespace recover_mesh
