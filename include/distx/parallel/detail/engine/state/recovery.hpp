@@ -20,8 +20,8 @@ class Recovery {
   /// Agrees on the version; if no rank has any copies, there is none. Collective over all of `comms`.
   /// @param kept  this rank's copies, which may be older or newer ones; the chosen ones are left
   /// @param state  that of the training on these ranks
-  Recovery(const ReplicaCommunicators<Space>& comms, KeptReplicas<Space>& kept, const TrainingState<Space>& state,
-           const here& location) {
+  Recovery(const ReplicaCommunicators<Space>& comms, std::vector<std::shared_ptr<Replicas<Space>>>& kept,
+           const TrainingState<Space>& state, const here& location) {
     AnyCommunicator<Space>& comm = *comms.front();
     std::vector<Record> mine;
     for (const auto& replicas : kept)
