@@ -68,6 +68,7 @@ typedef double Doubles64 [[gnu::vector_size(64)]];
 [[gnu::target("avx512f")]] inline void take_roots(Doubles64& x) { asm("vsqrtpd {%0, %0|%0, %0}" : "+v"(x)); }
 
 // Adds number * first to `low` and number * second to `high`, and rounds each once (FMA).
+// NOLINTBEGIN(bugprone-macro-parentheses): V is a type
 #define DISTX_ADD_PRODUCTS(T, V, SUFFIX, TARGET)                                                             \
   [[gnu::target(TARGET)]] inline void add_products(const T& number, const V& first, const V& second, V& low, \
                                                    V& high) {                                                \
@@ -85,6 +86,7 @@ DISTX_ADD_PRODUCTS(double, Doubles32, "d", "avx2,fma")
 DISTX_ADD_PRODUCTS(float, Floats64, "s", DISTX_AVX512)
 DISTX_ADD_PRODUCTS(double, Doubles64, "d", DISTX_AVX512)
 #undef DISTX_ADD_PRODUCTS
+// NOLINTEND(bugprone-macro-parentheses)
 #undef DISTX_AVX512
 
 // Conversions of vectors, which g++ 12 does in halves.
