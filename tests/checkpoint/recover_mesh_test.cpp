@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <optional>
 
 #include "restarts.hpp"
 
@@ -231,47 +232,18 @@ void train(Ending& ending, int rows, int stage, const std::vector<std::vector<De
 using Matrices = distx::Mixed<distx::Muon, distx::AdamW>;
 using Half = Replicated<distx::Precision<distx::bfloat16>>;
 
-TEST_CASE_TEMPLATE(
-    "after a rank of a mesh has ended in any of its calls, training continues like a restart on one row less", Case,
-    model::Of<Replicated<>, float, distx::AdamW, 2, 3>, model::Of<Replicated<>, float, Matrices, 2>,
-    model::Of<Half, distx::bfloat16, distx::AdamW, 2>) {
-  using Training = typename Case::Training;
-  using T = typename Case::T;
-  using Optimizer = typename Case::Optimizer;
-  for (const int rows : Case::ranks)
-    for (int stage = 0; stage < 4; ++stage) {
-      Restarts restarts;
-      restart_mesh<Training, T, Optimizer>(restarts, rows, rows - 1, stage);
-      for (std::uint64_t call = 0;; ++call) {
-        const int victim = static_cast<int>(call) % (rows * columns);
-        INFO(rows, " rows, stage ", stage, ", rank ", victim, " ends in call ", call);
-        Ending ending;
-        try {
-          train<Training, T, Optimizer>(ending, rows, stage, {{{victim, call}}});
-          CHECK(call > 40);
-          break;
-        } catch (const distx::RankFailure& failure) {
-          CHECK(failure.failed_rank() == victim);
-        }
-        REQUIRE(ending.members[1] == (rows - 1) * columns);
-        CHECK(ending.same_step);
-        CHECK(ending.recovered[1] == restarts.loaded[ending.from[1]]);
-        CHECK(ending.ended == restarts.ended[ending.from[1]]);
-      }
-    }
-}
-
-/// Lets a rank of two rows end in each of its calls.
-void check_each_call(Columns how, int victim) {
-  constexpr int rows = 2;
+/// Lets a rank end in each of its calls, or each rank in turn.
+template <class Training, class T, class Optimizer>
+void check_each_call(int rows, Columns how, const std::optional<int>& rank = {}) {
   for (int stage = 0; stage < 4; ++stage) {
     Restarts restarts;
-    restart_mesh<Replicated<>, float, distx::AdamW>(restarts, rows, rows - 1, stage, how);
+    restart_mesh<Training, T, Optimizer>(restarts, rows, rows - 1, stage, how);
     for (std::uint64_t call = 0;; ++call) {
-      INFO("stage ", stage, ", rank ", victim, " ends in call ", call);
+      const int victim = rank.value_or(static_cast<int>(call) % (rows * columns));
+      INFO(rows, " rows, stage ", stage, ", rank ", victim, " ends in call ", call);
       Ending ending;
       try {
-        train<Replicated<>, float, distx::AdamW>(ending, rows, stage, {{{victim, call}}}, how);
+        train<Training, T, Optimizer>(ending, rows, stage, {{{victim, call}}}, how);
         CHECK(call > 30);
         break;
       } catch (const distx::RankFailure& failure) {
@@ -285,17 +257,25 @@ void check_each_call(Columns how, int victim) {
   }
 }
 
+TEST_CASE_TEMPLATE(
+    "after a rank of a mesh has ended in any of its calls, training continues like a restart on one row less", Case,
+    model::Of<Replicated<>, float, distx::AdamW, 2, 3>, model::Of<Replicated<>, float, Matrices, 2>,
+    model::Of<Half, distx::bfloat16, distx::AdamW, 2>) {
+  for (const int rows : Case::ranks)
+    check_each_call<typename Case::Training, typename Case::T, typename Case::Optimizer>(rows, Columns::joined);
+}
+
 TEST_CASE("no column continues from a later step than another, also if steps do not communicate between columns") {
-  check_each_call(Columns::free, 3);
+  check_each_call<Replicated<>, float, distx::AdamW>(2, Columns::free, 3);
 }
 
 TEST_CASE("a rank whose commit was interrupted has the step that other ranks have committed") {
-  check_each_call(Columns::crossed, 0);
+  check_each_call<Replicated<>, float, distx::AdamW>(2, Columns::crossed, 0);
 }
 
 TEST_CASE("the stages of a pipeline continue from the same step") {
-  check_each_call(Columns::stages, 3);
-  check_each_call(Columns::stages, 0);
+  check_each_call<Replicated<>, float, distx::AdamW>(2, Columns::stages, 3);
+  check_each_call<Replicated<>, float, distx::AdamW>(2, Columns::stages, 0);
 }
 
 TEST_CASE("a rank of a second row may end in any call of the recovery on a mesh and of the steps after it") {

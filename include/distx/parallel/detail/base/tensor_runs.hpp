@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
+
 #include "distx/parallel/training_state.hpp"
+#include "distx/tensor/detail/box_runs.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
 
@@ -8,18 +11,12 @@ namespace distx::inline DISTX_ABI::detail {
 /// begins at index `to` of the array and `from` of the part.
 template <class F>
 void for_each_run(const TensorPart& of, F&& f) {
-  std::size_t size = 1, run = 1, all = 1;  // of the whole array, of a run, of the part
-  for (std::size_t d = of.shape.size(); d-- > 0;) {
-    if (run == size) run *= of.part_shape[d];
-    size *= of.shape[d];
-    all *= of.part_shape[d];
-  }
-  for (std::size_t from = 0; from < all; from += run) {
-    std::size_t to = 0, stride = 1, left = from;  // the index in the part, from the last dimension on
-    for (std::size_t d = of.shape.size(); d-- > 0; left /= of.part_shape[d], stride *= of.shape[d])
-      to += (of.part_begin[d] + left % of.part_shape[d]) * stride;
-    f(to, from, run);
-  }
+  Box whole{of.shape.size(), {}, {}}, part = whole;
+  std::copy(of.shape.begin(), of.shape.end(), whole.size.begin());
+  std::copy(of.part_begin.begin(), of.part_begin.end(), part.begin.begin());
+  std::copy(of.part_shape.begin(), of.part_shape.end(), part.size.begin());
+  const BoxRuns runs(whole, part, part, 1);
+  if (runs.bytes > 0) runs.for_each(0, [&](std::size_t to, std::size_t from) { f(to, from, runs.bytes); });
 }
 
 }  // namespace distx::inline DISTX_ABI::detail
