@@ -1,4 +1,4 @@
-// expect: the optimizer's update accepts one number only; make it a template of the number's type, 'template <class V> static constexpr void update(const auto& coefficients, V& weight, V gradient, V& state...)'
+// expect: the optimizer's update must be a template over the number type: 'template <class V> static constexpr void update(const auto& coefficients, V& weight, V gradient, V& state...)'
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

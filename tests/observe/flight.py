@@ -67,14 +67,14 @@ class MadeUp(Folder):
         self.write(record(0, [call(1), call(2, state="started")], error="why"),
                    record(1, [call(1), call(2, state="started", send_count=9)]))
         self.assertEqual(self.says(), [
-            "the ranks parted at call 2 of group 0 (2 ranks, mpi): rank 0 called all_reduce (8 float32, sum) at train.cpp:42; "
+            "the ranks diverged at call 2 of group 0 (2 ranks, mpi): rank 0 called all_reduce (8 float32, sum) at train.cpp:42; "
             "rank 1 called all_reduce (9 float32, sum) at train.cpp:42",
             "  rank 0: why"])
 
     def test_full_rings_begin_at_different_calls(self):
         self.write(record(0, [call(5), call(6, state="started")]), record(1, [call(3), call(4), call(5)]))
         self.assertEqual(self.says(), [
-            "the ranks parted at call 6 of group 0 (2 ranks, mpi): rank 0 called all_reduce (8 float32, sum) at train.cpp:46; "
+            "the ranks diverged at call 6 of group 0 (2 ranks, mpi): rank 0 called all_reduce (8 float32, sum) at train.cpp:46; "
             "rank 1 did not join: its last call is all_reduce (8 float32, sum) at train.cpp:45, completed"])
 
     def test_all_wait_in_one_call(self):
@@ -101,9 +101,9 @@ class MadeUp(Folder):
         self.write(first, second, third)
         said = self.says()
         self.assertEqual(len(said), 2)
-        self.assertTrue(said[0].startswith("the ranks parted at call 1 of group 1 (2 ranks, mpi): rank 1 called barrier"))
+        self.assertTrue(said[0].startswith("the ranks diverged at call 1 of group 1 (2 ranks, mpi): rank 1 called barrier"))
         self.assertIn("; rank 2 did not join: its last call of group 0 is all_reduce", said[0])
-        self.assertTrue(said[1].startswith("the ranks parted at call 2 of group 0 (3 ranks, mpi): rank 0 called all_reduce"))
+        self.assertTrue(said[1].startswith("the ranks diverged at call 2 of group 0 (3 ranks, mpi): rank 0 called all_reduce"))
 
     def test_messages(self):
         self.write(record(0, [call(1, operation="receive", state="started", queue="messages", **{"from": 1})]), record(1, []))
@@ -114,8 +114,8 @@ class MadeUp(Folder):
         done = flight("--json", self.folder)
         found = json.loads(done.stdout)
         self.assertEqual(done.returncode, 1)
-        self.assertEqual(found["parted"][0]["joined"][0]["ranks"], [0])
-        self.assertEqual(found["parted"][0]["missing"], [{"rank": 1, "recorded": True, "ended": False, "last": None}])
+        self.assertEqual(found["diverged"][0]["joined"][0]["ranks"], [0])
+        self.assertEqual(found["diverged"][0]["missing"], [{"rank": 1, "recorded": True, "ended": False, "last": None}])
 
     def test_bad_input(self):
         def refusal(*arguments):
@@ -141,11 +141,11 @@ class Ranks(Folder):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
 
-    def parted(self, how, **more):
+    def diverged(self, how, **more):
         self.run_ranks(how, **more)
         return self.says()[0]
 
-    joined = (r"^the ranks parted at call 3 of group 0 \(3 ranks, shm\): ranks 0 and 1 called all_reduce \(4 float32, sum, "
+    joined = (r"^the ranks diverged at call 3 of group 0 \(3 ranks, shm\): ranks 0 and 1 called all_reduce \(4 float32, sum, "
               r"step 12, phase backward, parameter head\.weight\) at parting\.cpp:\d+; rank 2 ")
 
     def test_agreement(self):
@@ -153,21 +153,21 @@ class Ranks(Folder):
         self.assertEqual(self.says(0), ["the ranks agree: 11 calls on ranks 0, 1 and 2, all completed"])
 
     def test_another_collective(self):
-        self.assertRegex(self.parted("other"), self.joined + r"called broadcast \(4 float32, root 1\) at parting\.cpp:\d+$")
+        self.assertRegex(self.diverged("other"), self.joined + r"called broadcast \(4 float32, root 1\) at parting\.cpp:\d+$")
 
     def test_a_rank_that_leaves(self):
-        self.assertRegex(self.parted("leaves"), self.joined + r"did not join and has ended: its last call of group 0/0\.0 is "
+        self.assertRegex(self.diverged("leaves"), self.joined + r"did not join and has ended: its last call of group 0/0\.0 is "
                          r"barrier at parting\.cpp:\d+, completed$")
 
     def test_a_rank_that_is_killed(self):
-        self.assertRegex(self.parted("dies", options=("--dies", "2")), self.joined + "did not join and left no record$")
+        self.assertRegex(self.diverged("dies", options=("--dies", "2")), self.joined + "did not join and left no record$")
 
     def test_a_rank_that_throws(self):
-        self.assertRegex(self.parted("throws"), self.joined + r"did not join: its last call of group 0/0\.0 is barrier at "
+        self.assertRegex(self.diverged("throws"), self.joined + r"did not join: its last call of group 0/0\.0 is barrier at "
                          r"parting\.cpp:\d+, completed$")
 
     def test_a_rank_in_an_asynchronous_call(self):
-        self.assertRegex(self.parted("queue"), self.joined + r"did not join: its last call is all_gather \(12 float32\) at "
+        self.assertRegex(self.diverged("queue"), self.joined + r"did not join: its last call is all_gather \(12 float32\) at "
                          r"parting\.cpp:\d+, which it has not completed$")
 
     def test_a_rank_in_another_group(self):

@@ -256,7 +256,8 @@ TEST_CASE("owned parameters have aligned memory and zeroed gradients, which are 
     distx::Parameter<double> b("b", 5);
     distx::Parameter<float> frozen("frozen", 5, {.trainable = false});
     CHECK_THROWS_WITH_AS(static_cast<void>(a.value()), doctest::Contains("'a' has no memory yet"), distx::Error);
-    CHECK_THROWS_WITH_AS(static_cast<void>(a.gradient()), doctest::Contains("'a' is in no training"), distx::Error);
+    CHECK_THROWS_WITH_AS(static_cast<void>(a.gradient()), doctest::Contains("'a' is not part of a training"),
+                         distx::Error);
     {
       distx::ParameterList<> list;
       list.add(a).add(&b).add(frozen);

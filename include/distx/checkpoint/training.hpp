@@ -86,7 +86,7 @@ Loaded load(const std::filesystem::path& folder, const SavedTraining<Space>& tra
 /// The shards are safetensors files in the form of PyTorch's distributed checkpoints, with the optimizer's arrays as
 /// `optim.state.<parameter>.<array>`. They are written to a folder of a drawn name, which one rename publishes once all
 /// of them are durable and rank 0 has seen them. A whole checkpoint is never replaced, and links in the directory are
-/// not followed. Buffers are saved as rank 0 has them. If it fails, earlier checkpoints are as they were, and the
+/// not followed. Buffers are saved from rank 0. If it fails, earlier checkpoints are as they were, and the
 /// training can continue.
 ///
 /// @param directory  the same on every rank, and visible to all of them; made if it is absent

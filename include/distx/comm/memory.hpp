@@ -90,11 +90,10 @@ struct Adoption {
 
 /// Memory that several ranks read in place, zeroed.
 ///
-/// If `allocate_common` made it, all ranks of the communicator read it, and each writes its ranges only. In another
-/// process's ranges, pages that hold nothing of this rank are read-only. If `allocate_for_host` made it, it is of the
-/// ranks of one host, and writable on each.
-/// Calls of the communicator order the ranks' accesses. The memory exists until the last rank releases `owner`, also if
-/// other ranks have failed.
+/// If `allocate_common` made it, all ranks of the communicator read it, and each writes its ranges only. Pages without
+/// an element of this rank are mapped read-only where ranks are processes. If `allocate_for_host` made it, the ranks of
+/// one host share it, and each may write to it. Calls of the communicator order the ranks' accesses. The memory exists
+/// until the last rank releases `owner`, also if other ranks have failed.
 template <MemorySpace Space>
 struct CommonMemory {
   Span<std::byte, Space> span{};  ///< all of it

@@ -92,10 +92,10 @@ class DataParallel : public TrainingMethods<false, Policies...> {
     static_assert(std::convertible_to<const Parameters&, ParameterList<space>>,
                   "distx::DataParallel: the second argument is not a list of parameters; pass a range of ParameterRef "
                   "(made by distx::ref) or of Parameter in the training's memory space");
-    static_assert(!detail::UpdatesOneNumber<Optimizer>,
-                  "distx::DataParallel: the optimizer's update accepts one number only; make it a template of the "
-                  "number's type, 'template <class V> static constexpr void update(const auto& coefficients, V& "
-                  "weight, V gradient, V& state...)'");
+    static_assert(
+        !detail::UpdatesOneNumber<Optimizer>,
+        "distx::DataParallel: the optimizer's update must be a template over the number type: 'template <class V> "
+        "static constexpr void update(const auto& coefficients, V& weight, V gradient, V& state...)'");
     static_assert(ShardableOptimizer<Optimizer> || detail::UpdatesOneNumber<Optimizer>,
                   "distx::DataParallel: the third argument is not an optimizer; it must satisfy exactly one of "
                   "ElementwiseOptimizer, NormOptimizer and MatrixOptimizer, or be a Mixed");
@@ -153,9 +153,8 @@ class DataParallel : public TrainingMethods<false, Policies...> {
   /// replays, between the same other steps.
   ///
   /// The weights have the bits that `step` would give them. Options are checked and compared, gradients that are not
-  /// finite are reported, and steps are counted, as by `step`. Ranks that fail, or that do not replay, are noticed by
-  /// the communicator's deadline; the flight record has one reduction after the step in place of its collectives, and a
-  /// decorator of the communicator sees that one only.
+  /// finite are reported, and steps are counted, as by `step`. A rank that fails or does not replay causes a
+  /// TimeoutError at the deadline. The flight record and decorators see one reduction for each replay.
   /// @throws InvalidState if no step is captured, or in a step; else as `step`
   void replay(const StepOptions& options, stream after, const here& location = here::current()) {
     this->engine_->replay(options, after, location);
@@ -175,7 +174,7 @@ class DataParallel : public TrainingMethods<false, Policies...> {
     return ExponentialAverage<space>(*this->engine_, decay, after, location);
   }
 
-  /// Continues on the ranks of `comm`, after ranks are lost or join; again if it throws because further ones are lost.
+  /// Rebuilds the training on `comm` after ranks failed or joined. Call it again if another rank fails meanwhile.
   /// Collective over `comm`, which has ranks of this training, in their order, and then those that join: on these, the
   /// constructor takes part in this call, with the same parameters, optimizer and options as at the beginning, and
   /// receives the state. All scopes of `unshard` must have ended.
@@ -184,8 +183,8 @@ class DataParallel : public TrainingMethods<false, Policies...> {
   /// an earlier one. Weights, optimizer state and counters have the bits of a training on these ranks that has loaded a
   /// checkpoint of that step; at stage 0, buffers are those of the first rank that is left. `.broadcast_from` becomes
   /// 0.
-  /// @return the number of steps that the training has made, also skipped ones, the same on every rank: the next one is
-  ///   that of this index
+  /// @return the number of steps that the training has made, also skipped ones, the same on every rank; it is the
+  ///   index of the next step
   /// @throws CheckpointError on every rank if a rank and the next one are lost at stages 1 to 3, with the names of the
   ///   parameters; the training has ended then: make a new one and load the last checkpoint
   /// @throws RankFailure, RevokedError or TimeoutError if further ranks are lost

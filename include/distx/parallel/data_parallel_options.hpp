@@ -60,9 +60,9 @@ struct DataParallelOptions {
   /// so does such a gradient where it is clipped or checked. Each step waits for all gradients, reads them once more
   /// and makes one small reduction more, as clipping does, and updates no weights while gradients are reduced.
   bool skip_nonfinite = false;
-  /// If n, checks in every n-th step that each rank's gradients are finite before they are averaged (not where losses
-  /// are scaled or `skip_nonfinite` is set), and that the weights which several ranks compute, at stage 0 or in several
-  /// groups of Hybrid, have the same bits on all of them; if 0, checks no step. A checked step waits for the gradients
+  /// Every `guard_every` steps, checks that local gradients are finite (unless losses are scaled or `skip_nonfinite` is
+  /// set) and that replicated weights, at stage 0 or in several groups of Hybrid, are bitwise equal. 0 disables it. A
+  /// checked step waits for the gradients
   /// and reads the weights once more. A gradient gives a NonFiniteError, weights a MismatchError, on every rank, with
   /// the parameter and the number of the step, from 0.
   std::uint64_t guard_every = 0;

@@ -47,8 +47,7 @@ struct MeshReplicas {
 /// and the order of calls are DataParallel's. Everything is ordered by the mesh's stream, as operations on tensors are.
 /// An error on one rank revokes the mesh's communicators.
 ///
-/// It offers a part of DataParallel's interface. It does not have `announce_batch`, for which a coordinate of the data
-/// axis without a batch would also have to join the reductions of Partial gradients along the other axes.
+/// Not supported: `announce_batch`.
 ///
 /// The optimizer is an ElementwiseOptimizer or, in the host's memory, one that needs whole weights: norms and matrices
 /// are those of whole weights. With other axes, such an optimizer updates all weights once all gradients are reduced. A

@@ -97,10 +97,9 @@ struct Reproducible {};
 /// The policy for a training that survives the loss of ranks: each rank also keeps the shards of the rank before it, as
 /// they were after the last step, so that `recover` continues without a checkpoint, also on further ranks.
 ///
-/// A rank copies its own shard as well, to return to the last step that all ranks have ended, and receives the next
-/// copy next to the present one: three shards of weights and optimizer state in all, which the ledger counts as
-/// replicas, and one more message of a shard in each step. At stage 0, where every rank has the whole state, one copy
-/// of it. The copies of a MeshParallel are along its data axis. Not with Hybrid.
+/// Memory: three extra shards of weights and optimizer state, which the ledger counts as replicas (its own before the
+/// step, and two of the rank before it); at stage 0, where every rank has the whole state, one copy of it. Traffic: one
+/// extra shard per step. The copies of a MeshParallel are along its data axis. Not with Hybrid.
 struct Replicate {};
 
 namespace detail {

@@ -80,8 +80,8 @@ class TrainingMethods {
   ///
   /// At stage 3 collective over the ranks that shard, in the same order on every rank; below it does nothing. Where
   /// weights are gathered once for each host (`.map_weights`), scopes also end in the same order on every rank. The
-  /// weights are read-only: a write is lost, or, where ranks share their memory (`.map_weights`), changes the training
-  /// or what other ranks read, or ends the process by a signal.
+  /// weights are read-only; writing to them is undefined behavior: a lost update, other weights on other ranks, or a
+  /// signal that ends the process.
   /// @throws InvalidArgument for what is not a parameter of the training
   /// @throws MismatchError on every rank if the ranks unshard different units, or hold different ones where these are
   ///   gathered once for each host; where weights are mapped, at the latest from `step` or `reduce_gradients`

@@ -36,8 +36,7 @@ template <class T, MemorySpace Space>
     return Made(size);
 }
 
-/// Returns the event of this thread and the current device that `order` uses each time: a stream that waits for an
-/// event waits for its last record before that, so it may be recorded again at once.
+/// Returns this thread's reusable event of the current device. Recording it again does not affect earlier waits.
 template <MemorySpace Space>
 [[nodiscard]] const typename Space::event& ordering_event() {
   static thread_local std::vector<std::pair<int, typename Space::event>> events;

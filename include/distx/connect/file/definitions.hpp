@@ -82,7 +82,7 @@ struct ChildProcess {
   }
 };
 
-/// The processes of `spawn_processes`. Kills those that are left when it is destroyed.
+/// The processes of `spawn_processes`. The destructor kills those that still run.
 class ChildProcesses {
  public:
   ChildProcesses() = default;

@@ -81,8 +81,8 @@ using control::ControlGroup;
 
 /// Returns rank 0's group at an endpoint, which it listens at.
 ///
-/// If the port is in use, that may be another rank 0, which is notified so that every rank throws; or a process of an
-/// earlier job that is about to end, which is waited for up to three seconds.
+/// If the port is in use: notifies another rank 0, so that every rank throws; retries for three seconds while a process
+/// of an earlier job ends.
 [[nodiscard]] inline std::shared_ptr<ControlGroup> serve_at(const Endpoint& endpoint, const std::string& bind,
                                                             const JoinTerms& terms, const Deadline& deadline) {
   const auto context = terms.where();
