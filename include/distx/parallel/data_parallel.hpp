@@ -82,7 +82,8 @@ class DataParallel : public TrainingMethods<false, Policies...> {
     requires(!detail::CommunicatorIn<C, space> || !detail::UpdatesIn<Optimizer, space> ||
              !std::convertible_to<const Parameters&, ParameterList<space>> ||
              (Methods::stage >= 2 && detail::RangeOfRefs<Parameters>) ||
-             (detail::communication_of_policies<Policies...>().has_value() && detail::RangeOfFullPrecision<Parameters>))
+             (detail::policies_of<Policies...>.values.communication_type.has_value() &&
+              detail::RangeOfFullPrecision<Parameters>))
   DataParallel(C&, const Parameters&, const Optimizer&, const DataParallelOptions& = {}, const here& = {}) {
     static_assert(Communicator<C>, "distx::DataParallel: the first argument is not a Communicator");
     if constexpr (Communicator<C>)
@@ -105,10 +106,10 @@ class DataParallel : public TrainingMethods<false, Policies...> {
     static_assert(Methods::stage < 2 || !detail::RangeOfRefs<Parameters>,
                   "distx::DataParallel: ZeRO<2> and ZeRO<3> allocate gradients themselves and cannot borrow them; make "
                   "the parameters distx::Parameter, or use ZeRO<0> or ZeRO<1>");
-    static_assert(
-        !detail::communication_of_policies<Policies...>().has_value() || !detail::RangeOfFullPrecision<Parameters>,
-        "distx::DataParallel: Precision has no effect on parameters of float or double; use parameters of "
-        "bfloat16 or float16, or remove Precision");
+    static_assert(!detail::policies_of<Policies...>.values.communication_type.has_value() ||
+                      !detail::RangeOfFullPrecision<Parameters>,
+                  "distx::DataParallel: Precision has no effect on parameters of float or double; use parameters of "
+                  "bfloat16 or float16, or remove Precision");
   }
 
   /// Diagnoses a forgotten optimizer with one compile error.

@@ -60,10 +60,10 @@ struct MeshReplicas {
 template <class Data, class... Policies>
 class MeshParallel : private TrainingMethods<false, Policies...> {
   using Methods = TrainingMethods<false, Policies...>;
-  static_assert(detail::virtual_ranks_of<Policies...> == 0,
+  static_assert(Methods::virtual_ranks == 0,
                 "distx::MeshParallel: Reproducible supports DataParallel only, because sums along other axes of the "
                 "mesh depend on their lengths; remove it");
-  static_assert(detail::hook_of<Policies...>() == nullptr,
+  static_assert(detail::policies_of<Policies...>.values.hook == nullptr,
                 "distx::MeshParallel: a GradientHook supports DataParallel only, because it sees parts of weights; use "
                 "Compress<bfloat16>, or remove Compress");
   using here = std::source_location;
@@ -286,20 +286,22 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
   static Methods made(const MeshT& mesh, const TensorParameterList<space>& parameters, const Optimizer& optimizer,
                       const DataParallelOptions& options, AnyCommunicator<space>* stages, const here& location) {
     auto& state = detail::in_space<space>(detail::state_of(mesh));
+    const ErrorContext context{
+        .operation = "MeshParallel", .rank = mesh.rank(), .size = mesh.size(), .location = location};
     std::optional<Methods> made;
     guarded(state, stages, [&] {
-      for (const auto& entry : detail::TensorAccess::entries(parameters)) {
+      const auto& entries = detail::TensorAccess::entries(parameters);
+      for (const auto& entry : entries) {
         const auto fail = [&](const char* message) {
-          throw InvalidArgument(
-              "'" + entry.name + "' " + message,
-              {.operation = "MeshParallel", .rank = mesh.rank(), .size = mesh.size(), .location = location});
+          throw InvalidArgument("'" + entry.name + "' " + message, context);
         };
         if (entry.mesh != &detail::state_of(mesh))
           fail("is on another mesh than the training; construct them from the same Mesh object");
         if (entry.cutting >> MeshT::template index_of<Data>() & 1U)
           fail("is sharded over the data axis; omit that axis from its layout, and use ZeRO to shard along it");
       }
-      if (stages == nullptr) check_effects(mesh, parameters, options, location);  // else another stage may have them
+      if (stages == nullptr)  // else another stage may have the parameters that a policy applies to
+        detail::check_effects(entries, detail::policies_of<Policies...>.values, options, context);
       made.emplace(detail::TrainingAccess::make<Methods>(mesh.template along<Data, space>(),
                                                          detail::TensorAccess::parts(parameters), optimizer, options,
                                                          location, true, state.stream));
@@ -322,15 +324,6 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
     auto values = detail::buffer_on<T, space>(stream, gradient.local().size(), uninitialized);
     cast(stream, values.span(), Span<const detail::value_of<G>, space>(gradient.local()));
     return values;
-  }
-  /// Checks, over the parts of all ranks, that Precision, Compress and `.loss_scale` apply to some weight.
-  template <class MeshT>
-  static void check_effects(const MeshT& mesh, const TensorParameterList<space>& parameters,
-                            const DataParallelOptions& options, const here& location) {
-    detail::check_effects(
-        detail::TensorAccess::entries(parameters), detail::communication_of_policies<Policies...>().has_value(),
-        detail::compressed_type_of<Policies...>() || detail::weight_hook_of<Policies...>() != nullptr, options,
-        {.operation = "MeshParallel", .rank = mesh.rank(), .size = mesh.size(), .location = location});
   }
   static void check_stages(AnyCommunicator<space>& stages, const DataParallelOptions& options, const here& location) {
     detail::ConsistencyRecord record;

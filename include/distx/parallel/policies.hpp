@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <bit>
-#include <cstddef>
 #include <optional>
 #include <type_traits>
 
@@ -104,120 +103,75 @@ struct Replicate {};
 
 namespace detail {
 
-template <class P>
-inline constexpr bool is_precision = false;
-template <class Communication, class Master>
-inline constexpr bool is_precision<Precision<Communication, Master>> = true;
-template <class P>
-struct communication_named {
-  static constexpr std::optional<ElementType> type{};
+/// The policies of a list as values, and how often it has each kind of them.
+struct PolicyList {
+  TrainingPolicies values{};
+  int others = 0;  ///< types that are not policies
+  int stages = 0, spaces = 0, accumulations = 0, precisions = 0, compressions = 0, hybrids = 0, replicates = 0;
+  bool host_accessible = true;     ///< the memory space
+  bool compresses_somehow = true;  ///< each Compress
+  bool has_balanced_tree = true;   ///< each Reproducible
+
+  template <class P>
+  constexpr void add(std::type_identity<P>) {
+    ++others;
+  }
+  template <int Stage>
+  constexpr void add(std::type_identity<ZeRO<Stage>>) {
+    values.stage = Stage;
+    ++stages;
+  }
+  template <MemorySpace Space>
+  constexpr void add(std::type_identity<On<Space>>) {
+    host_accessible = HostAccessible<Space>;
+    ++spaces;
+  }
+  constexpr void add(std::type_identity<Accumulate<Local>>) { accumulate(Accumulation::local); }
+  constexpr void add(std::type_identity<Accumulate<Sharded>>) { accumulate(Accumulation::sharded); }
+  template <int V>
+  constexpr void add(std::type_identity<Reproducible<V>>) {
+    accumulate(Accumulation::tree);
+    values.virtual_ranks = V;
+    has_balanced_tree = has_balanced_tree && V > 0 && std::has_single_bit(static_cast<unsigned>(V));
+  }
+  template <class Communication, class Master>
+  constexpr void add(std::type_identity<Precision<Communication, Master>>) {
+    values.communication_type = element_type<Communication>;
+    ++precisions;
+  }
+  template <class Gradients, class Weights>
+  constexpr void add(std::type_identity<Compress<Gradients, Weights>>) {
+    constexpr bool by_type = FloatingElement<Gradients> && sizeof(Gradients) == 2;
+    constexpr bool by_hook = hooks::GradientHook<Gradients>, encodes = hooks::WeightHook<Weights>;
+    if constexpr (by_type) values.compressed_type = element_type<Gradients>;
+    if constexpr (by_hook) values.hook = &hook_calls<Gradients>;
+    if constexpr (encodes) values.weight_hook = &weight_hook_calls<Weights>;
+    compresses_somehow = compresses_somehow && (by_type || by_hook || (encodes && std::is_same_v<Gradients, float>)) &&
+                         (encodes || std::is_same_v<Weights, float>);
+    ++compressions;
+  }
+  constexpr void add(std::type_identity<Hybrid>) {
+    values.hybrid = true;
+    ++hybrids;
+  }
+  constexpr void add(std::type_identity<Replicate>) {
+    values.replicate = true;
+    ++replicates;
+  }
+
+ private:
+  constexpr void accumulate(Accumulation how) {
+    values.accumulation = how;
+    ++accumulations;
+  }
 };
-template <class Communication, class Master>
-struct communication_named<Precision<Communication, Master>> {
-  static constexpr std::optional<ElementType> type = element_type<Communication>;
-};
-template <class... Ps>
-constexpr std::optional<ElementType> communication_of_policies() {
-  std::optional<ElementType> found;
-  ((is_precision<Ps> ? found = communication_named<Ps>::type : found), ...);
-  return found;
-}
-template <class P>
-inline constexpr bool is_compression = false;
-template <class Gradients, class Weights>
-inline constexpr bool is_compression<Compress<Gradients, Weights>> = true;
-template <class P>
-inline constexpr const HookCalls* hook_named = nullptr;
-template <hooks::GradientHook H, class Weights>
-inline constexpr const HookCalls* hook_named<Compress<H, Weights>> = &hook_calls<H>;
-template <class P>
-inline constexpr std::optional<ElementType> compressed_named{};
-template <FloatingElement T, class Weights>
-  requires(sizeof(T) == 2)
-inline constexpr std::optional<ElementType> compressed_named<Compress<T, Weights>> = element_type<T>;
-template <class P>
-inline constexpr const WeightHookCalls* weight_hook_named = nullptr;
-template <class Gradients, hooks::WeightHook H>
-inline constexpr const WeightHookCalls* weight_hook_named<Compress<Gradients, H>> = &weight_hook_calls<H>;
-template <class P>
-inline constexpr bool compresses_somehow = compressed_named<P> || hook_named<P> != nullptr;
-template <class Gradients, hooks::WeightHook H>
-inline constexpr bool compresses_somehow<Compress<Gradients, H>> =
-    std::is_same_v<Gradients, float> || compresses_somehow<Compress<Gradients>>;
-template <class Gradients, class Weights>
-  requires(!hooks::WeightHook<Weights> && !std::is_same_v<Weights, float>)
-inline constexpr bool compresses_somehow<Compress<Gradients, Weights>> = false;
-template <class... Ps>
-constexpr const HookCalls* hook_of() {
-  const HookCalls* found = nullptr;
-  ((hook_named<Ps> != nullptr ? found = hook_named<Ps> : found), ...);
-  return found;
-}
-template <class... Ps>
-constexpr const WeightHookCalls* weight_hook_of() {
-  const WeightHookCalls* found = nullptr;
-  ((weight_hook_named<Ps> != nullptr ? found = weight_hook_named<Ps> : found), ...);
-  return found;
-}
-template <class... Ps>
-constexpr std::optional<ElementType> compressed_type_of() {
-  std::optional<ElementType> found;
-  ((compressed_named<Ps> ? found = compressed_named<Ps> : found), ...);
-  return found;
-}
-template <class P>
-inline constexpr bool is_hybrid = std::is_same_v<P, Hybrid>;
-template <class... Ps>
-inline constexpr bool hybrid_named = (false || ... || is_hybrid<Ps>);
 
 template <class... Ps>
-inline constexpr std::size_t replicates_named = (std::size_t{0} + ... + (std::is_same_v<Ps, Replicate> ? 1 : 0));
-
-template <class P>
-inline constexpr int virtual_ranks_named = 0;
-template <int V>
-inline constexpr int virtual_ranks_named<Reproducible<V>> = V;
-template <class P>
-inline constexpr bool is_reproducible = false;
-template <int V>
-inline constexpr bool is_reproducible<Reproducible<V>> = true;
-template <class... Ps>
-inline constexpr int virtual_ranks_of = (0 + ... + virtual_ranks_named<Ps>);
-
-template <class P>
-inline constexpr Accumulation accumulation_named = is_reproducible<P> ? Accumulation::tree : Accumulation::none;
-template <>
-inline constexpr Accumulation accumulation_named<Accumulate<Local>> = Accumulation::local;
-template <>
-inline constexpr Accumulation accumulation_named<Accumulate<Sharded>> = Accumulation::sharded;
-template <class P>
-inline constexpr bool is_accumulation = accumulation_named<P> != Accumulation::none;
-template <class... Ps>
-inline constexpr std::size_t accumulations_named = (std::size_t{0} + ... + (is_accumulation<Ps> ? 1 : 0));
-template <class... Ps>
-constexpr Accumulation accumulation_of() {
-  Accumulation found = Accumulation::none;
-  ((is_accumulation<Ps> ? found = accumulation_named<Ps> : found), ...);
-  return found;
-}
-
-template <class P>
-inline constexpr bool is_stage = false;
-template <int Stage>
-inline constexpr bool is_stage<ZeRO<Stage>> = true;
-template <class P>
-inline constexpr bool is_space = false;
-template <class S>
-inline constexpr bool is_space<On<S>> = true;
-
-template <class P>
-inline constexpr bool is_policy = is_stage<P> || is_space<P> || is_accumulation<P> || is_precision<P> ||
-                                  is_compression<P> || is_hybrid<P> || std::is_same_v<P, Replicate>;
-
-template <class... Ps>
-inline constexpr std::size_t stages_named = (std::size_t{0} + ... + (is_stage<Ps> ? 1 : 0));
-template <class... Ps>
-inline constexpr std::size_t spaces_named = (std::size_t{0} + ... + (is_space<Ps> ? 1 : 0));
+inline constexpr PolicyList policies_of = [] {
+  PolicyList all;
+  (all.add(std::type_identity<Ps>()), ...);
+  return all;
+}();
 
 enum class PolicyFault {
   none,
@@ -245,16 +199,6 @@ enum class PolicyFault {
   reproducible_elsewhere
 };
 
-template <class P>
-constexpr int stage_named() {
-  if constexpr (is_stage<P>)
-    return P::stage;
-  else
-    return 0;
-}
-template <class... Ps>
-inline constexpr int stage_of = (0 + ... + stage_named<Ps>());
-
 template <class Space, class... Ps>
 struct space_or {
   using type = Space;
@@ -269,37 +213,31 @@ struct space_or<Space, P, Ps...> : space_or<Space, Ps...> {};
 template <class... Ps>
 using space_of_policies = typename space_or<Host, Ps...>::type;
 
-template <class... Ps>
-constexpr PolicyFault policy_fault() {
-  if (!(true && ... && is_policy<Ps>)) return PolicyFault::no_policy;
-  if (stages_named<Ps...> > 1) return PolicyFault::two_stages;
-  if (spaces_named<Ps...> > 1) return PolicyFault::two_spaces;
-  constexpr bool reproducible = (false || ... || is_reproducible<Ps>);
-  if (!(true && ... &&
-        (!is_reproducible<Ps> ||
-         (virtual_ranks_named<Ps> > 0 && std::has_single_bit(static_cast<unsigned>(virtual_ranks_named<Ps>))))))
-    return PolicyFault::virtual_ranks;
-  if (accumulations_named<Ps...> > 1)
+[[nodiscard]] constexpr PolicyFault policy_fault(const PolicyList& all) {
+  const TrainingPolicies& values = all.values;
+  const bool reproducible = values.virtual_ranks != 0, encodes = values.weight_hook != nullptr;
+  if (all.others > 0) return PolicyFault::no_policy;
+  if (all.stages > 1) return PolicyFault::two_stages;
+  if (all.spaces > 1) return PolicyFault::two_spaces;
+  if (!all.has_balanced_tree) return PolicyFault::virtual_ranks;
+  if (all.accumulations > 1)
     return reproducible ? PolicyFault::reproducible_accumulates : PolicyFault::two_accumulations;
-  if (reproducible && hybrid_named<Ps...>) return PolicyFault::reproducible_hybrid;
-  constexpr std::size_t compressions = (std::size_t{0} + ... + (is_compression<Ps> ? 1 : 0));
-  if (reproducible && compressions > 0) return PolicyFault::reproducible_compresses;
-  if (reproducible && !HostAccessible<space_of_policies<Ps...>>) return PolicyFault::reproducible_elsewhere;
-  if ((std::size_t{0} + ... + (is_precision<Ps> ? 1 : 0)) > 1) return PolicyFault::two_precisions;
-  if (!(true && ... && (!is_compression<Ps> || compresses_somehow<Ps>))) return PolicyFault::no_compression;
-  if (compressions > 1) return PolicyFault::two_compressions;
-  if (compressions > 0 && (false || ... || is_precision<Ps>)) return PolicyFault::compresses_precision;
-  if (hook_of<Ps...>() != nullptr && hybrid_named<Ps...>) return PolicyFault::hook_in_groups;
-  constexpr bool encodes = weight_hook_of<Ps...>() != nullptr;
-  if ((hook_of<Ps...>() != nullptr || encodes) && !HostAccessible<space_of_policies<Ps...>>)
-    return PolicyFault::hook_elsewhere;
-  if ((std::size_t{0} + ... + (is_hybrid<Ps> ? 1 : 0)) > 1) return PolicyFault::two_hybrids;
-  if (replicates_named<Ps...> > 1) return PolicyFault::two_replicates;
-  if (replicates_named<Ps...> > 0 && hybrid_named<Ps...>) return PolicyFault::replicates_hybrid;
-  if ((false || ... || (stage_named<Ps>() < Dynamic || stage_named<Ps>() > 3))) return PolicyFault::no_stage;
-  if (accumulation_of<Ps...>() == Accumulation::local && stage_of<Ps...> >= 2) return PolicyFault::whole_gradients;
-  if (hybrid_named<Ps...> && stage_of<Ps...> == 0) return PolicyFault::nothing_sharded;
-  if (encodes && stage_of<Ps...> != 3 && stage_of<Ps...> != Dynamic) return PolicyFault::nothing_gathered;
+  if (reproducible && values.hybrid) return PolicyFault::reproducible_hybrid;
+  if (reproducible && all.compressions > 0) return PolicyFault::reproducible_compresses;
+  if (reproducible && !all.host_accessible) return PolicyFault::reproducible_elsewhere;
+  if (all.precisions > 1) return PolicyFault::two_precisions;
+  if (!all.compresses_somehow) return PolicyFault::no_compression;
+  if (all.compressions > 1) return PolicyFault::two_compressions;
+  if (all.compressions > 0 && all.precisions > 0) return PolicyFault::compresses_precision;
+  if (values.hook != nullptr && values.hybrid) return PolicyFault::hook_in_groups;
+  if ((values.hook != nullptr || encodes) && !all.host_accessible) return PolicyFault::hook_elsewhere;
+  if (all.hybrids > 1) return PolicyFault::two_hybrids;
+  if (all.replicates > 1) return PolicyFault::two_replicates;
+  if (values.replicate && values.hybrid) return PolicyFault::replicates_hybrid;
+  if (values.stage < Dynamic || values.stage > 3) return PolicyFault::no_stage;
+  if (values.accumulation == Accumulation::local && values.stage >= 2) return PolicyFault::whole_gradients;
+  if (values.hybrid && values.stage == 0) return PolicyFault::nothing_sharded;
+  if (encodes && values.stage != 3 && values.stage != Dynamic) return PolicyFault::nothing_gathered;
   return PolicyFault::none;
 }
 
@@ -310,7 +248,7 @@ constexpr PolicyFault policy_fault() {
 /// expects a type; the user needs `ZeRO<1>`.
 template <class... Ps>
 constexpr bool diagnose_policies() {
-  constexpr PolicyFault fault = policy_fault<Ps...>();
+  constexpr PolicyFault fault = policy_fault(policies_of<Ps...>);
   static_assert(fault != PolicyFault::no_policy,
                 "distx::DataParallel: one of the types is not a policy: policies are ZeRO<0> to ZeRO<3>, "
                 "ZeRO<Dynamic>, Accumulate<Local> or <Sharded>, Reproducible<V>, Precision<Communication>, "
@@ -377,7 +315,7 @@ constexpr bool diagnose_policies() {
 
 /// Whether `DataParallel<Ps...>` exists: all are policies, and no two contradict each other.
 template <class... Ps>
-concept CompatiblePolicies = policy_fault<Ps...>() == PolicyFault::none;
+concept CompatiblePolicies = policy_fault(policies_of<Ps...>) == PolicyFault::none;
 
 }  // namespace detail
 

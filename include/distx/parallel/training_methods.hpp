@@ -25,14 +25,14 @@ class TrainingMethods {
   /// The type that `unshard` returns.
   using scope = Unsharded<space>;
   /// The stage of ZeRO, or Dynamic.
-  static constexpr int stage = detail::stage_of<Policies...>;
-  static constexpr detail::Accumulation accumulation = detail::accumulation_of<Policies...>();
+  static constexpr int stage = detail::policies_of<Policies...>.values.stage;
+  static constexpr detail::Accumulation accumulation = detail::policies_of<Policies...>.values.accumulation;
   /// Whether the policies contain Accumulate or Reproducible, one of which `micro_batch` needs.
   static constexpr bool accumulates = accumulation != detail::Accumulation::none;
   /// The argument of Reproducible, or 0 without it.
-  static constexpr int virtual_ranks = detail::virtual_ranks_of<Policies...>;
+  static constexpr int virtual_ranks = detail::policies_of<Policies...>.values.virtual_ranks;
   /// Whether the policies contain Replicate.
-  static constexpr bool replicates = detail::replicates_named<Policies...> > 0;
+  static constexpr bool replicates = detail::policies_of<Policies...>.values.replicate;
 
   /// Returns the values of a parameter.
   /// @throws InvalidState at stage 3 outside the scopes of `unshard`
@@ -284,26 +284,18 @@ class TrainingMethods {
     if (stage == Dynamic && !options.stage) fail("ZeRO<Dynamic> needs .stage; set it to 0, 1, 2 or 3");
     if (stage == Dynamic && !(*options.stage >= 0 && *options.stage <= 3))
       fail("invalid .stage = " + std::to_string(*options.stage) + ": must be 0, 1, 2 or 3");
-    const int chosen = stage == Dynamic ? *options.stage : stage;
-    if (chosen >= 2 && accumulation == detail::Accumulation::local)
-      fail("Accumulate<Local> needs whole gradients, which stage " + std::to_string(chosen) +
+    auto chosen = detail::policies_of<Policies...>.values;
+    if (stage == Dynamic) chosen.stage = *options.stage;
+    chosen.part_of_model = part_of_model;
+    if (chosen.stage >= 2 && accumulation == detail::Accumulation::local)
+      fail("Accumulate<Local> needs whole gradients, which stage " + std::to_string(chosen.stage) +
            " of ZeRO shards; use Accumulate<Sharded>");
-    if (chosen == 0 && detail::hybrid_named<Policies...>)
-      fail("Hybrid sharding requires stage 1, 2 or 3 of ZeRO; set .stage");
-    if (chosen != 3 && detail::weight_hook_of<Policies...>() != nullptr)
+    if (chosen.stage == 0 && chosen.hybrid) fail("Hybrid sharding requires stage 1, 2 or 3 of ZeRO; set .stage");
+    if (chosen.stage != 3 && chosen.weight_hook != nullptr)
       fail(
           "the second argument of Compress is for weights that unshard gathers, as at stage 3 of ZeRO; set .stage = 3, "
           "or remove the argument");
-    return {chosen,
-            accumulation,
-            detail::communication_of_policies<Policies...>(),
-            detail::hybrid_named<Policies...>,
-            replicates,
-            part_of_model,
-            virtual_ranks,
-            detail::compressed_type_of<Policies...>(),
-            detail::hook_of<Policies...>(),
-            detail::weight_hook_of<Policies...>()};
+    return chosen;
   }
 
   void ready_one(const OnStream& after, const detail::ReadyArgument& parameters) {

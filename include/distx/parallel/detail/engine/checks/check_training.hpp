@@ -13,8 +13,9 @@ namespace distx::inline DISTX_ABI::detail {
 /// @param entries  the parameters of a whole model, or of all parts of one
 /// @throws InvalidArgument
 template <class Entries>
-void check_effects(const Entries& entries, bool precision, bool compresses, const DataParallelOptions& options,
+void check_effects(const Entries& entries, const TrainingPolicies& policies, const DataParallelOptions& options,
                    const ErrorContext& context) {
+  const bool precision = policies.communication_type.has_value();
   bool short_types = false, float16s = false, floats = false;
   for (const auto& entry : entries) {
     short_types = short_types || (entry.trained() && size_of(entry.type()) == 2);
@@ -26,7 +27,7 @@ void check_effects(const Entries& entries, bool precision, bool compresses, cons
         "Precision has no effect: no trained parameter is of bfloat16 or float16; use such parameters, or remove "
         "Precision",
         context);
-  if (compresses && !floats)
+  if (policies.compresses() && !floats)
     throw InvalidArgument("Compress has no effect: no trained parameter is of float; remove Compress", context);
   if (options.loss_scale && !(precision && float16s))
     throw InvalidArgument(".loss_scale has no effect: only float16 parameters with Precision use it; omit it", context);
@@ -71,8 +72,7 @@ void check_arguments(const std::vector<ParameterEntry<Space>>& entries, const An
       fail("'" + entry.name + "' is borrowed, but " + policies.to_string() +
            " allocates gradients itself; make it a distx::Parameter, or use ZeRO<0> or ZeRO<1>");
   }
-  if (!policies.part_of_model)
-    check_effects(entries, policies.communication_type.has_value(), policies.compresses(), options, context);
+  if (!policies.part_of_model) check_effects(entries, policies, options, context);
 }
 
 /// Compares what the ranks pass to a training. Collective over `comm`.
