@@ -48,12 +48,8 @@ class TrainingMethods {
   /// @throws InvalidArgument if the parameter is frozen; InvalidState from `ready` until the next step
   template <detail::ParameterElement T>
   [[nodiscard]] Span<T, space> gradient(const Parameter<T, space>& parameter, const std::optional<stream>& after = {}) {
-    if constexpr (Alone) {
-      return parameter.gradient(on(after));
-    } else {
-      const auto on_device = engine_->check_gradient();
-      return parameter.gradient(on(after));
-    }
+    [[maybe_unused]] const auto on_device = check_gradient();
+    return parameter.gradient(on(after));
   }
   template <detail::ParameterElement T>
   [[nodiscard]] Span<T, space> gradient(const ParameterRef<T, space>& parameter,
@@ -68,12 +64,8 @@ class TrainingMethods {
   template <detail::ParameterElement T>
   void add_gradient(const Parameter<T, space>& parameter, Span<const std::type_identity_t<T>, space> values,
                     const std::optional<stream>& after = {}) {
-    if constexpr (Alone) {
-      parameter.add_gradient(values, on(after));
-    } else {
-      const auto on_device = engine_->check_gradient();
-      parameter.add_gradient(values, on(after));
-    }
+    [[maybe_unused]] const auto on_device = check_gradient();
+    parameter.add_gradient(values, on(after));
   }
 
   /// Makes the weights of the parameters' units whole until the returned scope ends; takes what `ready` takes.
@@ -298,6 +290,12 @@ class TrainingMethods {
     return chosen;
   }
 
+  auto check_gradient() {
+    if constexpr (Alone)
+      return nullptr;
+    else
+      return engine_->check_gradient();
+  }
   void ready_one(const OnStream& after, const detail::ReadyArgument& parameters) {
     if constexpr (!Alone)
       parameters.for_each([&](const void* identity, bool) { engine_->ready(identity, after.on, after.location); });

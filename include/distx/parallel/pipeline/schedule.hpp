@@ -351,36 +351,29 @@ class SplitSchedule {
 [[nodiscard]] constexpr const Schedule& plain(const Schedule& schedule) noexcept { return schedule; }
 [[nodiscard]] constexpr const Schedule& plain(const SplitSchedule& schedule) noexcept { return schedule.schedule(); }
 
+/// A Schedule or a SplitSchedule.
+template <class S>
+concept AnySchedule = requires(const S& schedule) { plain(schedule); };
+
 inline void Schedule::reject(const detail::ScheduleCheck::Found& found) const {
-  using detail::ScheduleFault;
-  const auto fault = [&]() -> std::string_view {
-    switch (found.fault) {
-      case ScheduleFault::outside:
-        return "is outside the schedule's micro-batches and chunks";
-      case ScheduleFault::repeated:
-        return "is repeated";
-      case ScheduleFault::unneeded:
-        return "has no peer: the first stage has none before it, the last one none after it";
-      case ScheduleFault::too_early:
-        return "precedes a step that it depends on";
-      case ScheduleFault::out_of_order:
-        return "is out of order: a stage makes its backward passes in the order of the micro-batches, and receives "
-               "messages in the order in which they are sent";
-      case ScheduleFault::too_many_alive:
-        return "keeps more activations than allowed";
-      case ScheduleFault::never_sent:
-        return "waits for a message that is never sent";
-      case ScheduleFault::deadlock:
-        return "waits for a message whose sender waits for this rank";
-      default:
-        return "is missing";
-    }
-  }();
+  constexpr std::array<std::string_view, 10> faults{
+      "",
+      "is outside the schedule's micro-batches and chunks",
+      "is repeated",
+      "has no peer: the first stage has none before it, the last one none after it",
+      "precedes a step that it depends on",
+      "is out of order: a stage makes its backward passes in the order of the micro-batches, and receives messages in "
+      "the order in which they are sent",
+      "keeps more activations than allowed",
+      "waits for a message that is never sent",
+      "waits for a message whose sender waits for this rank",
+      "is missing"};
   std::string text = "schedule '" + std::string(name_) + "': ";
-  if (found.fault != ScheduleFault::missing) text += "step " + std::to_string(found.index) + ", ";
+  if (found.fault != detail::ScheduleFault::missing) text += "step " + std::to_string(found.index) + ", ";
   text += std::string(to_string(found.step.action)) + " of micro-batch " + std::to_string(found.step.micro_batch);
   if (shape_.chunks > 1) text += " in chunk " + std::to_string(found.step.chunk);
-  throw InvalidArgument(text + " of rank " + std::to_string(found.rank) + " " + std::string(fault),
+  throw InvalidArgument(text + " of rank " + std::to_string(found.rank) + " " +
+                            std::string(faults[static_cast<std::size_t>(found.fault)]),
                         {.operation = "Schedule"});
 }
 

@@ -230,7 +230,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
   [[nodiscard]] TrainingState<Space> state(const here& location) override {
     check_resumable(StepCall::load, "state", location);
     auto state = state_now();
-    if (mesh_.add_empty != nullptr) mesh_.add_empty(state, mesh_.parameters, averages_.living().size());
+    if (mesh_.add_empty != nullptr) mesh_.add_empty(state, mesh_.parameters, living(averages_).size());
     return state;
   }
   [[nodiscard]] double gradient_norm() const override { return scaling_.norm(); }
@@ -293,7 +293,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
   }
   [[nodiscard]] const OptimizerShards<Space>& shards() const noexcept { return shards_; }
   [[nodiscard]] std::size_t parameter_count() const noexcept { return parameters_.size(); }
-  void add_average(std::weak_ptr<AverageValues<Space>> average) { averages_.add(std::move(average)); }
+  void add_average(std::weak_ptr<AverageValues<Space>> average) { averages_.push_back(std::move(average)); }
   [[nodiscard]] const std::shared_ptr<void>& swap_token() const noexcept { return state_.swap_token(); }
   /// @}
 
@@ -410,7 +410,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
   std::int64_t steps_ = 0;                       // that have ended
   std::shared_ptr<Replicas<Space>> replicas_{};  // null without Replicate
   std::shared_ptr<void> checkpoint_memory_{};
-  LivingAverages<Space> averages_{};
+  std::vector<std::weak_ptr<AverageValues<Space>>> averages_{};  // in the order in which they were made
   StepCapture<Space> capture_{};  // last: its graph is destroyed before the communicators
 };
 

@@ -239,7 +239,7 @@ void TrainingEngine<Space>::await_readers(const char* operation, stream after, c
 
 template <MemorySpace Space>
 TrainingState<Space> TrainingEngine<Space>::state_now(const std::vector<TensorPart>& parts) {
-  return {StateLister<Space>(buckets_.all(), parameters_, comms_, parts, averages_.living()).arrays(),
+  return {StateLister<Space>(buckets_.all(), parameters_, comms_, parts, living(averages_)).arrays(),
           counters_of(parameters_, scaling_.scaler())};
 }
 

@@ -308,17 +308,7 @@ std::unique_ptr<ShardUpdate<Space>> make_shard_update(const Optimizer& optimizer
   const auto make = [&]<class T>(std::type_identity<T>) -> std::unique_ptr<ShardUpdate<Space>> {
     return std::make_unique<ShardUpdateOf<Space, Optimizer, T>>(optimizer, shard, workspace, allocate);
   };
-  if (shard.master) return make(std::type_identity<float>{});
-  switch (shard.type) {
-    case ElementType::f64:
-      return make(std::type_identity<double>{});
-    case ElementType::bf16:
-      return make(std::type_identity<bfloat16>{});
-    case ElementType::f16:
-      return make(std::type_identity<float16>{});
-    default:
-      return make(std::type_identity<float>{});
-  }
+  return with_type(shard.master ? ElementType::f32 : shard.type, make);
 }
 
 }  // namespace distx::inline DISTX_ABI::detail

@@ -15,21 +15,13 @@ struct AverageValues {
   std::vector<Span<AnyElement, Space>> values;  // by parameter; empty where this rank updates nothing
 };
 
-/// The averages of a training that still exist, in the order in which they were made.
+/// Returns the averages that still exist, and forgets the others.
 template <MemorySpace Space>
-class LivingAverages {
- public:
-  void add(std::weak_ptr<AverageValues<Space>> average) { all_.push_back(std::move(average)); }
-  [[nodiscard]] std::vector<std::shared_ptr<AverageValues<Space>>> living() {
-    std::vector<std::shared_ptr<AverageValues<Space>>> averages;
-    std::erase_if(all_, [](const auto& average) { return average.expired(); });
-    for (const auto& average : all_) averages.push_back(average.lock());
-    return averages;
-  }
-
- private:
-  std::vector<std::weak_ptr<AverageValues<Space>>> all_;
-};
+[[nodiscard]] std::vector<std::shared_ptr<AverageValues<Space>>> living(
+    std::vector<std::weak_ptr<AverageValues<Space>>>& all) {
+  std::erase_if(all, [](const auto& average) { return average.expired(); });
+  return {all.begin(), all.end()};
+}
 
 /// Returns the name of the k-th average's arrays.
 [[nodiscard]] inline std::string average_name(std::size_t k) {

@@ -51,8 +51,8 @@ class Replicas {
     if (whole_) return;
     for (auto& image : held_) image.memory = allocate(layout_.bytes(before()));
     for (std::size_t rank = 0; rank < layout_.ranks(); ++rank)
-      rounds_ = std::max<std::uint64_t>(rounds_, (layout_.bytes(rank) + chunk - 1) / chunk);
-    chunk_ = allocate(std::min<std::uint64_t>(chunk, layout_.bytes(rank_)));
+      rounds_ = std::max(rounds_, (layout_.bytes(rank) + chunk - 1) / chunk);
+    chunk_ = allocate(std::min(chunk, layout_.bytes(rank_)));
   }
   Replicas(const Replicas&) = delete;
   Replicas& operator=(const Replicas&) = delete;
@@ -104,10 +104,8 @@ class Replicas {
   [[nodiscard]] Span<const std::byte, Space> values(std::uint64_t version, std::size_t rank, std::size_t array) const {
     const Image& mine = own_.version == version ? own_ : fresh_;
     const Image& image = rank == rank_ ? mine : held_[held_[0].version == version ? 0 : 1];
-    const auto bytes =
-        image.memory->span().subspan(static_cast<std::size_t>(layout_.bytes_before(rank, array)),
-                                     static_cast<std::size_t>(layout_.range(rank, array).size * layout_.width(array)));
-    return {bytes.data(), bytes.size()};
+    return image.memory->span().subspan(layout_.bytes_before(rank, array),
+                                        layout_.range(rank, array).size * layout_.width(array));
   }
   /// Returns the rank, of `ranks`, that holds another one's shares.
   [[nodiscard]] static std::size_t holder_of(std::size_t rank, std::size_t ranks) noexcept {
@@ -115,12 +113,11 @@ class Replicas {
   }
 
  private:
-  static constexpr std::uint64_t chunk = std::uint64_t{1} << 20;  // bytes of one message
+  static constexpr std::size_t chunk = std::size_t{1} << 20;  // bytes of one message
   using Pieces = std::vector<Span<const std::byte, Space>>;
 
-  [[nodiscard]] TrackedMemory<Space> allocate(std::uint64_t bytes) const {
-    return allocate_tracked_local<Space>(account_, observe::MemoryKind::replicas, static_cast<std::size_t>(bytes),
-                                         uninitialized);
+  [[nodiscard]] TrackedMemory<Space> allocate(std::size_t bytes) const {
+    return allocate_tracked_local<Space>(account_, observe::MemoryKind::replicas, bytes, uninitialized);
   }
   /// Returns after all ranks have entered this call: those of one communicator after those of the one before.
   static void await_all(const ReplicaCommunicators<Space>& comms, stream after, const here& location) {
@@ -134,21 +131,19 @@ class Replicas {
     for (std::size_t i = 0; i < state.arrays.size(); ++i) {
       const auto& array = state.arrays[i];
       const auto range = layout_.range(rank_, i);
-      const auto width = static_cast<std::size_t>(layout_.width(i));
+      const std::size_t width = layout_.width(i);
       if (range.size > 0)
-        pieces.emplace_back(array.values.bytes() + static_cast<std::size_t>(range.begin - array.offset) * width,
-                            static_cast<std::size_t>(range.size) * width);
+        pieces.emplace_back(array.values.bytes() + (range.begin - array.offset) * width, range.size * width);
     }
     return pieces;
   }
   /// Copies the bytes of the pieces from `begin` on, until `to` is full.
-  static void pack(const Pieces& pieces, Span<std::byte, Space> to, std::uint64_t begin, stream after) {
-    std::uint64_t at = 0;  // of the piece
+  static void pack(const Pieces& pieces, Span<std::byte, Space> to, std::size_t begin, stream after) {
+    std::size_t at = 0;  // of the piece
     for (const auto& piece : pieces) {
       const auto common = StateRange{at, piece.size()} & StateRange{begin, to.size()};
       if (common.size > 0)
-        copy(after, to.subspan(static_cast<std::size_t>(common.begin - begin), static_cast<std::size_t>(common.size)),
-             piece.subspan(static_cast<std::size_t>(common.begin - at), static_cast<std::size_t>(common.size)));
+        copy(after, to.subspan(common.begin - begin, common.size), piece.subspan(common.begin - at, common.size));
       at += piece.size();
     }
   }
@@ -156,17 +151,16 @@ class Replicas {
   void exchange(AnyCommunicator<Space>& comm, const Pieces& pieces, stream after, const here& location) {
     Image& image = held_[next_];
     image.version = 0;
-    const auto part = [](std::uint64_t bytes, std::uint64_t round) {
+    const auto part = [](std::size_t bytes, std::size_t round) {
       return StateRange{round * chunk, chunk} & StateRange{0, bytes};
     };
-    for (std::uint64_t round = 0; round < rounds_; ++round) {
+    for (std::size_t round = 0; round < rounds_; ++round) {
       const auto sent = part(own_.memory->span().size(), round);
       const auto received = part(image.memory->span().size(), round);
-      const auto out = chunk_->span().subspan(0, static_cast<std::size_t>(sent.size));
+      const auto out = chunk_->span().subspan(0, sent.size);
       pack(pieces, out, sent.begin, after);
-      const auto in = received.size == 0 ? Span<std::byte, Space>()
-                                         : image.memory->span().subspan(static_cast<std::size_t>(received.begin),
-                                                                        static_cast<std::size_t>(received.size));
+      const auto in =
+          received.size == 0 ? Span<std::byte, Space>() : image.memory->span().subspan(received.begin, received.size);
       make_behind(comm,
                   calls::SendReceive<std::byte, Space>{.send = {out.data(), out.size()},
                                                        .to = static_cast<int>(holder_of(rank_, layout_.ranks())),
@@ -183,7 +177,7 @@ class Replicas {
   bool whole_;
   std::uint64_t last_;  // version
   std::shared_ptr<MemoryAccount> account_;
-  std::uint64_t rounds_ = 0;
+  std::size_t rounds_ = 0;
   TrackedMemory<Space> chunk_{};
   Version committed_{}, live_{};  // live_: being committed
   Image own_{}, fresh_{};         // fresh_: of live_, after a failure
