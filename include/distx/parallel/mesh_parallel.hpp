@@ -263,13 +263,12 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
         };
       }
       for (const auto& entry : detail::TensorAccess::entries(parameters)) {
-        auto& listed = part.parameters.emplace_back(entry.name, entry.type(), entry.empty, entry.part, entry.counted,
-                                                    entry.cutting != 0, entry.trained(), entry.rows);
+        auto& listed = part.parameters.emplace_back(entry);
         for (std::size_t axis = 0; axis < MeshT::axes; ++axis)
           if ((others & ~entry.cutting) >> axis & 1U)
             listed.part.first = listed.part.first && mesh.coordinates()[axis] == 0;
-        if (!entry.trained()) continue;
-        if (this->engine_->policies().has_master(entry.type())) listed.arrays.emplace_back("master");
+        if (!entry.trained) continue;
+        if (this->engine_->policies().has_master(entry.type)) listed.arrays.emplace_back("master");
         for (auto& name : detail::state_names<Optimizer>(entry.rows > 0)) listed.arrays.push_back(std::move(name));
       }
       if constexpr (others != 0) {
@@ -290,8 +289,8 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
         .operation = "MeshParallel", .rank = mesh.rank(), .size = mesh.size(), .location = location};
     std::optional<Methods> made;
     guarded(state, stages, [&] {
-      const auto& entries = detail::TensorAccess::entries(parameters);
-      for (const auto& entry : entries) {
+      std::vector<ElementType> trained;
+      for (const auto& entry : detail::TensorAccess::entries(parameters)) {
         const auto fail = [&](const char* message) {
           throw InvalidArgument("'" + entry.name + "' " + message, context);
         };
@@ -299,9 +298,10 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
           fail("is on another mesh than the training; construct them from the same Mesh object");
         if (entry.cutting >> MeshT::template index_of<Data>() & 1U)
           fail("is sharded over the data axis; omit that axis from its layout, and use ZeRO to shard along it");
+        if (entry.trained) trained.push_back(entry.type);
       }
       if (stages == nullptr)  // else another stage may have the parameters that a policy applies to
-        detail::check_effects(entries, detail::policies_of<Policies...>.values, options, context);
+        detail::check_effects(trained, detail::policies_of<Policies...>.values, options, context);
       made.emplace(detail::TrainingAccess::make<Methods>(mesh.template along<Data, space>(),
                                                          detail::TensorAccess::parts(parameters), optimizer, options,
                                                          location, true, state.stream));

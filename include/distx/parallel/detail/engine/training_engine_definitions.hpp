@@ -68,15 +68,6 @@ bool TrainingEngine<Space>::has_spare_processor() {
 }
 
 template <MemorySpace Space>
-OnePass TrainingEngine<Space>::one_pass() const {
-  const auto& all = comms_.all();
-  if (policies_.stage == 0 || policies_.hybrid || policies_.virtual_ranks > 0 || all.size() == 1 ||
-      !all.passes_operands() || options_.clips() || options_.skip_nonfinite || parameters_.scales_loss(policies_))
-    return OnePass::never;
-  return options_.overlap && spare_processor_ ? OnePass::single : OnePass::always;
-}
-
-template <MemorySpace Space>
 void TrainingEngine<Space>::join_mesh(MeshPart<Space> mesh) {
   mesh_ = std::move(mesh);
   mesh_.add_empty = &add_empty<Space>;
@@ -126,14 +117,6 @@ std::uint64_t TrainingEngine<Space>::replicate(KeptReplicas<Space>& kept, const 
 }
 
 template <MemorySpace Space>
-ReplicaCommunicators<Space> TrainingEngine<Space>::replica_comms() {
-  ReplicaCommunicators<Space> comms{&comms_.all()};
-  for (auto* const more : {&mesh_.across, &mesh_.stages})
-    if (*more) comms.push_back(&**more);
-  return comms;
-}
-
-template <MemorySpace Space>
 void TrainingEngine<Space>::make_call(StepCall which, const char* operation, stream after, const here& location,
                                       void* body, void (*run)(void*)) {
   const Guard on(device_);
@@ -151,16 +134,6 @@ void TrainingEngine<Space>::make_call(StepCall which, const char* operation, str
       explain_revocation(location);
     }
   });
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::explain_revocation(const here& location) {
-  try {
-    settle(location);
-  } catch (...) {
-    end_and_rethrow();
-  }
-  end_and_rethrow();
 }
 
 template <MemorySpace Space>
@@ -185,62 +158,6 @@ void TrainingEngine<Space>::end_and_rethrow() {
     } catch (const std::bad_alloc&) {  // the communicators are revoked in any case
     }
   comms_.revoke_and_rethrow();
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::check(StepCall which, const char* operation, const here& location) const {
-  if (end_) end_->fail(context(operation, location));
-  if (policies_.replicate && !replicas_ && (which == StepCall::step || which == StepCall::reduce_gradients))
-    fail(StepFault::no_copies, operation, location);
-  if (const StepFault fault = state_.fault(which, reducer_.started()); fault != StepFault::none)
-    fail(fault, operation, location);
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::fail(StepFault fault, const char* operation, const here& location,
-                                 std::string_view subject) const {
-  throw InvalidState(message_of(fault, subject), context(operation, location));
-}
-
-template <MemorySpace Space>
-ErrorContext TrainingEngine<Space>::context(std::string_view operation, const here& location) const {
-  const auto& comm = comms_.all();
-  return {operation, comm.backend(), comm.rank(), comm.size(), location};
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::check_resumable(StepCall which, const char* operation, const here& location) {
-  check(which, operation, location);
-  guard([&] { settle(location); });
-  check_no_gradients(operation, location);
-  if (state_.swapped_in()) fail(StepFault::average_swapped_in, operation, location);
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::check_no_gradients(const char* operation, const here& location) const {
-  if (state_.accumulates() || parameters_.steps().has_gradients(parameters_.entries()))
-    fail(StepFault::gradients_unsaved, operation, location);
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::check_no_scope(const char* operation, const here& location, StepFault fault) {
-  always_scope_ = {};
-  always_open_ = false;
-  const std::string* const unit = gatherer_ == nullptr ? nullptr : gatherer_->unsharded();
-  if (unit != nullptr) fail(fault, operation, location, *unit);
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::await_readers(const char* operation, stream after, const here& location) {
-  check_no_scope(operation, location);
-  if (gatherer_ != nullptr) gatherer_->await_readers(after, location);
-  await_others(location);
-}
-
-template <MemorySpace Space>
-TrainingState<Space> TrainingEngine<Space>::state_now(const std::vector<TensorPart>& parts) {
-  return {StateLister<Space>(buckets_.all(), parameters_, comms_, parts, living(averages_)).arrays(),
-          counters_of(parameters_, scaling_.scaler())};
 }
 
 template <MemorySpace Space>
@@ -287,44 +204,6 @@ void TrainingEngine<Space>::check_order(const MicroBatchIndex& which, const here
     throw InvalidState(given + " does not follow .index = " + std::to_string(state_.micro_batches()) +
                            "; begin the micro-batches of a step in order, with the same count",
                        context("micro_batch", location));
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::end_micro_batch(stream after, const here& location) {
-  check_complete("micro_batch", location);
-  if (policies_.begins_as_zeros()) {
-    start_rest(after, location);
-    reducer_.finish_all(after);
-  }
-  reducer_.restart(true);
-  parameters_.begin_micro_batch(policies_.begins_as_zeros());
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::start_reductions(stream after, const here& location) {
-  check_complete("reduce_gradients", location);
-  start_rest(after, location);
-  // After all reductions: a peer may wait for one of these before it joins this call.
-  if (options_.allow_unused) parameters_.steps().agree_on_unused(comms_.all(), location);
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::check_complete(const char* operation, const here& location) const {
-  if (!join_.idle())
-    parameters_.steps().check_complete(parameters_.entries(), options_.allow_unused, context(operation, location));
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::start_rest(stream after, const here& location) {
-  reducer_.start_rest(after, location, [&](std::size_t index) {
-    if (options_.allow_unused || join_.idle()) parameters_.zero_unused(index, policies_, comms_.all().size(), after);
-  });
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::inspect(bool finite_loss, stream after, const here& location) {
-  reducer_.finish_all(after);
-  if (!scaling_.apply(parameters_, shards_, comms_, finite_loss, after, context("step", location))) state_.skip();
 }
 
 template <MemorySpace Space>

@@ -10,26 +10,20 @@
 namespace distx::inline DISTX_ABI::detail {
 
 /// Checks that Precision, Compress and `.loss_scale` apply to some trained parameter.
-/// @param entries  the parameters of a whole model, or of all parts of one
+/// @param trained  the types of the trained parameters of a whole model, or of all parts of one
 /// @throws InvalidArgument
-template <class Entries>
-void check_effects(const Entries& entries, const TrainingPolicies& policies, const DataParallelOptions& options,
-                   const ErrorContext& context) {
+inline void check_effects(const std::vector<ElementType>& trained, const TrainingPolicies& policies,
+                          const DataParallelOptions& options, const ErrorContext& context) {
   const bool precision = policies.communication_type.has_value();
-  bool short_types = false, float16s = false, floats = false;
-  for (const auto& entry : entries) {
-    short_types = short_types || (entry.trained() && size_of(entry.type()) == 2);
-    floats = floats || (entry.trained() && entry.type() == ElementType::f32);
-    float16s = float16s || (entry.trained() && entry.type() == ElementType::f16);
-  }
-  if (precision && !short_types)
+  const auto has = [&](ElementType type) { return std::find(trained.begin(), trained.end(), type) != trained.end(); };
+  if (precision && !has(ElementType::bf16) && !has(ElementType::f16))
     throw InvalidArgument(
         "Precision has no effect: no trained parameter is of bfloat16 or float16; use such parameters, or remove "
         "Precision",
         context);
-  if (policies.compresses() && !floats)
+  if (policies.compresses() && !has(ElementType::f32))
     throw InvalidArgument("Compress has no effect: no trained parameter is of float; remove Compress", context);
-  if (options.loss_scale && !(precision && float16s))
+  if (options.loss_scale && !(precision && has(ElementType::f16)))
     throw InvalidArgument(".loss_scale has no effect: only float16 parameters with Precision use it; omit it", context);
 }
 
@@ -62,7 +56,9 @@ void check_arguments(const std::vector<ParameterEntry<Space>>& entries, const An
   if (!reaches_staging<Space> && options.offload)
     fail(".offload supports GPU memory only; omit it, or set .state_folder instead");
   check_list(entries, context);
+  std::vector<ElementType> trained;
   for (const auto& entry : entries) {
+    if (entry.trained()) trained.push_back(entry.type());
     if (entry.options.group.weight_decay && !optimizer.decays)
       fail("the group of '" + entry.name + "' sets .weight_decay, but the optimizer has no weight decay");
     if (optimizer.takes_whole == TakesWhole::all && entry.trained() && entry.options.rows == 0)
@@ -72,7 +68,7 @@ void check_arguments(const std::vector<ParameterEntry<Space>>& entries, const An
       fail("'" + entry.name + "' is borrowed, but " + policies.to_string() +
            " allocates gradients itself; make it a distx::Parameter, or use ZeRO<0> or ZeRO<1>");
   }
-  if (!policies.part_of_model) check_effects(entries, policies, options, context);
+  if (!policies.part_of_model) check_effects(trained, policies, options, context);
 }
 
 /// Compares what the ranks pass to a training. Collective over `comm`.
