@@ -1,12 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <concepts>
 #include <functional>
+#include <string>
 
-#include "distx/parallel/detail/optimizer/describe_optimizer.hpp"
+#include "distx/core/detail/plain_name.hpp"
+#include "distx/core/detail/shortest.hpp"
 #include "distx/parallel/detail/optimizer/shard_update_of.hpp"
 #include "distx/parallel/parameter_options.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
+
+/// Calls f(name, value) for each member that has the usual name of a hyperparameter.
+template <class O, class F>
+void each_hyperparameter(const O& o, F&& f) {
+  if constexpr (requires { o.momentum; }) f(".momentum", o.momentum);
+  if constexpr (requires { o.dampening; }) f(".dampening", o.dampening);
+  if constexpr (requires { o.nesterov; }) f(".nesterov", o.nesterov);
+  if constexpr (requires { o.beta; }) f(".beta", o.beta);
+  if constexpr (requires { o.beta1; }) f(".beta1", o.beta1);
+  if constexpr (requires { o.beta2; }) f(".beta2", o.beta2);
+  if constexpr (requires { o.beta3; }) f(".beta3", o.beta3);
+  if constexpr (requires { o.alpha; }) f(".alpha", o.alpha);
+  if constexpr (requires { o.rho; }) f(".rho", o.rho);
+  if constexpr (requires { o.epsilon; }) f(".epsilon", o.epsilon);
+  if constexpr (requires { o.weight_decay; }) f(".weight_decay", o.weight_decay);
+  if constexpr (requires { o.iterations; }) f(".iterations", o.iterations);
+  if constexpr (requires { o.matrices; }) f(".matrices", o.matrices);
+  if constexpr (requires { o.others; }) f(".others", o.others);
+}
+
+/// Returns an optimizer's type and hyperparameters as text, for the ranks to compare: what its `to_string()` returns,
+/// or else its members with the usual names.
+template <class O>
+[[nodiscard]] std::string describe_optimizer(const O& optimizer) {
+  std::string text = type_name<O>();
+  if constexpr (requires {
+                  { optimizer.to_string() } -> std::convertible_to<std::string>;
+                }) {
+    return text + " " + std::string(optimizer.to_string());
+  } else {
+    std::string members;
+    each_hyperparameter(optimizer, [&]<class V>(const char* name, const V& value) {
+      members += (members.empty() ? "" : ", ") + std::string(name) + " = ";
+      if constexpr (std::same_as<V, bool>)
+        members += value ? "true" : "false";
+      else if constexpr (std::integral<V>)
+        members += std::to_string(value);
+      else if constexpr (std::floating_point<V>)
+        members += shortest(static_cast<double>(value));
+      else
+        members += describe_optimizer(value);
+    });
+    return text + "{" + members + "}";
+  }
+}
 
 /// The parameters that an optimizer needs whole on one rank.
 enum class TakesWhole { none, matrices, all };
