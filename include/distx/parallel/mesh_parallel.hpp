@@ -169,20 +169,6 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
     return all;
   }
 
-  /// Calls f(name, values) for every weight, in the order of the list, with its whole values, row-major, which are
-  /// valid during the call. One weight at a time is gathered, over all axes of the mesh. Of a pipeline, the weights are
-  /// those of this rank's stages. Collective over the mesh, between steps. @see DataParallel::for_each_full_weight
-  template <std::invocable<const std::string&, Span<const AnyElement, space>> F>
-  void for_each_full_weight(F&& f, const here& location = here::current()) {
-    this->engine_->for_each_full_weight(std::ref(f), mesh_.stream, location);
-  }
-  /// Returns an exponential moving average, of which each rank has the values that it updates. @see DataParallel::ema
-  [[nodiscard]] ExponentialAverage<space> ema(double decay, const here& location = here::current()) {
-    static_assert(!Methods::replicates,
-                  "distx::MeshParallel: an average is not copied by Replicate; remove one of them");
-    return ExponentialAverage<space>(*this->engine_, decay, mesh_.stream, location);
-  }
-
   /// Begins to keep copies of the state in `copies`, and continues from those that are there: of an earlier training,
   /// which a loss of ranks has ended and which is destroyed, of the same model on another mesh. Collective over the
   /// mesh and the pipeline, before the first step. Load a checkpoint after it, whenever it returns 0.
@@ -219,9 +205,14 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
   /// @name As DataParallel's, ordered by the mesh's stream if none is passed. Norms and numbers of skipped steps are
   /// those of the whole mesh, and of all stages. Of `owned`, `.parameter` is an index in the constructor's list, and
   /// `.offset` is in this rank's part of that weight; of `state`, each array's part is a box of the whole array.
+  /// `for_each_full_weight` gathers one weight at a time over all axes of the mesh, row-major, and is collective over
+  /// the mesh; of a pipeline, it passes the weights of this rank's stages. Of an average, each rank has the values that
+  /// it updates.
   /// @{
   using Methods::count_activations;
+  using Methods::ema;
   using Methods::evaluate;
+  using Methods::for_each_full_weight;
   using Methods::gather_weights;
   using Methods::gradient_norm;
   using Methods::loss_scale;

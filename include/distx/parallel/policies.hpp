@@ -214,31 +214,31 @@ template <class... Ps>
 using space_of_policies = typename space_or<Host, Ps...>::type;
 
 [[nodiscard]] constexpr PolicyFault policy_fault(const PolicyList& all) {
+  using enum PolicyFault;
   const TrainingPolicies& values = all.values;
   const bool reproducible = values.virtual_ranks != 0, encodes = values.weight_hook != nullptr;
-  if (all.others > 0) return PolicyFault::no_policy;
-  if (all.stages > 1) return PolicyFault::two_stages;
-  if (all.spaces > 1) return PolicyFault::two_spaces;
-  if (!all.has_balanced_tree) return PolicyFault::virtual_ranks;
-  if (all.accumulations > 1)
-    return reproducible ? PolicyFault::reproducible_accumulates : PolicyFault::two_accumulations;
-  if (reproducible && values.hybrid) return PolicyFault::reproducible_hybrid;
-  if (reproducible && all.compressions > 0) return PolicyFault::reproducible_compresses;
-  if (reproducible && !all.host_accessible) return PolicyFault::reproducible_elsewhere;
-  if (all.precisions > 1) return PolicyFault::two_precisions;
-  if (!all.compresses_somehow) return PolicyFault::no_compression;
-  if (all.compressions > 1) return PolicyFault::two_compressions;
-  if (all.compressions > 0 && all.precisions > 0) return PolicyFault::compresses_precision;
-  if (values.hook != nullptr && values.hybrid) return PolicyFault::hook_in_groups;
-  if ((values.hook != nullptr || encodes) && !all.host_accessible) return PolicyFault::hook_elsewhere;
-  if (all.hybrids > 1) return PolicyFault::two_hybrids;
-  if (all.replicates > 1) return PolicyFault::two_replicates;
-  if (values.replicate && values.hybrid) return PolicyFault::replicates_hybrid;
-  if (values.stage < Dynamic || values.stage > 3) return PolicyFault::no_stage;
-  if (values.accumulation == Accumulation::local && values.stage >= 2) return PolicyFault::whole_gradients;
-  if (values.hybrid && values.stage == 0) return PolicyFault::nothing_sharded;
-  if (encodes && values.stage != 3 && values.stage != Dynamic) return PolicyFault::nothing_gathered;
-  return PolicyFault::none;
+  if (all.others > 0) return no_policy;
+  if (all.stages > 1) return two_stages;
+  if (all.spaces > 1) return two_spaces;
+  if (!all.has_balanced_tree) return virtual_ranks;
+  if (all.accumulations > 1) return reproducible ? reproducible_accumulates : two_accumulations;
+  if (reproducible && values.hybrid) return reproducible_hybrid;
+  if (reproducible && all.compressions > 0) return reproducible_compresses;
+  if (reproducible && !all.host_accessible) return reproducible_elsewhere;
+  if (all.precisions > 1) return two_precisions;
+  if (!all.compresses_somehow) return no_compression;
+  if (all.compressions > 1) return two_compressions;
+  if (all.compressions > 0 && all.precisions > 0) return compresses_precision;
+  if (values.hook != nullptr && values.hybrid) return hook_in_groups;
+  if ((values.hook != nullptr || encodes) && !all.host_accessible) return hook_elsewhere;
+  if (all.hybrids > 1) return two_hybrids;
+  if (all.replicates > 1) return two_replicates;
+  if (values.replicate && values.hybrid) return replicates_hybrid;
+  if (values.stage < Dynamic || values.stage > 3) return no_stage;
+  if (values.accumulation == Accumulation::local && values.stage >= 2) return whole_gradients;
+  if (values.hybrid && values.stage == 0) return nothing_sharded;
+  if (encodes && values.stage != 3 && values.stage != Dynamic) return nothing_gathered;
+  return none;
 }
 
 /// Diagnoses the first fault with one compile error.
@@ -248,68 +248,63 @@ using space_of_policies = typename space_or<Host, Ps...>::type;
 /// expects a type; the user needs `ZeRO<1>`.
 template <class... Ps>
 constexpr bool diagnose_policies() {
+  using enum PolicyFault;
   constexpr PolicyFault fault = policy_fault(policies_of<Ps...>);
-  static_assert(fault != PolicyFault::no_policy,
+  static_assert(fault != no_policy,
                 "distx::DataParallel: one of the types is not a policy: policies are ZeRO<0> to ZeRO<3>, "
                 "ZeRO<Dynamic>, Accumulate<Local> or <Sharded>, Reproducible<V>, Precision<Communication>, "
                 "Compress<Gradients, Weights>, Hybrid, Replicate and On<Space>; run-time settings are "
                 "DataParallelOptions");
-  static_assert(fault != PolicyFault::two_stages,
-                "distx::DataParallel: the policies contain ZeRO twice; keep one stage");
-  static_assert(fault != PolicyFault::two_spaces,
+  static_assert(fault != two_stages, "distx::DataParallel: the policies contain ZeRO twice; keep one stage");
+  static_assert(fault != two_spaces,
                 "distx::DataParallel: the policies contain On<Space> twice; keep one memory space");
-  static_assert(fault != PolicyFault::two_accumulations,
+  static_assert(fault != two_accumulations,
                 "distx::DataParallel: the policies contain Accumulate twice; keep Local or Sharded");
-  static_assert(fault != PolicyFault::virtual_ranks,
+  static_assert(fault != virtual_ranks,
                 "distx::DataParallel: the number of virtual ranks of Reproducible must be a power of two, such as "
                 "Reproducible<8>");
-  static_assert(fault != PolicyFault::reproducible_accumulates,
+  static_assert(fault != reproducible_accumulates,
                 "distx::DataParallel: Reproducible says how gradients of micro-batches are added; keep it once, and "
                 "remove Accumulate");
-  static_assert(fault != PolicyFault::reproducible_hybrid,
+  static_assert(fault != reproducible_hybrid,
                 "distx::DataParallel: Reproducible does not support Hybrid, which adds gradients in groups of ranks "
                 "first; remove one of them");
-  static_assert(fault != PolicyFault::reproducible_elsewhere,
+  static_assert(fault != reproducible_elsewhere,
                 "distx::DataParallel: Reproducible supports host memory only; remove it, or On<Space>");
-  static_assert(fault != PolicyFault::whole_gradients,
+  static_assert(fault != whole_gradients,
                 "distx::DataParallel: Accumulate<Local> needs whole gradients, which ZeRO<2> and ZeRO<3> shard; use "
                 "Accumulate<Sharded>");
-  static_assert(fault != PolicyFault::two_precisions,
-                "distx::DataParallel: the policies contain Precision twice; keep one");
-  static_assert(fault != PolicyFault::no_compression,
+  static_assert(fault != two_precisions, "distx::DataParallel: the policies contain Precision twice; keep one");
+  static_assert(fault != no_compression,
                 "distx::DataParallel: the argument of Compress must be bfloat16, float16 or a GradientHook, which has "
                 "'std::size_t state_size(const hooks::BucketShape&) const' and 'void reduce(const "
                 "hooks::GradientBucket&) const'; a second one must be a WeightHook, such as hooks::QuantizedBlocks<>, "
                 "and the first one may be float then");
-  static_assert(fault != PolicyFault::nothing_gathered,
+  static_assert(fault != nothing_gathered,
                 "distx::DataParallel: the second argument of Compress is for weights that unshard gathers, as at stage "
                 "3; use ZeRO<3>, or remove the argument");
-  static_assert(fault != PolicyFault::two_compressions,
-                "distx::DataParallel: the policies contain Compress twice; keep one");
-  static_assert(fault != PolicyFault::compresses_precision,
+  static_assert(fault != two_compressions, "distx::DataParallel: the policies contain Compress twice; keep one");
+  static_assert(fault != compresses_precision,
                 "distx::DataParallel: Compress is for parameters of float, those of Precision are of 16 bits already; "
                 "remove Compress, or use parameters of float and remove Precision");
-  static_assert(fault != PolicyFault::hook_in_groups,
+  static_assert(fault != hook_in_groups,
                 "distx::DataParallel: a GradientHook does not support Hybrid, which averages in two groups of ranks; "
                 "remove Hybrid, or use Compress<bfloat16>");
   static_assert(
-      fault != PolicyFault::hook_elsewhere,
+      fault != hook_elsewhere,
       "distx::DataParallel: a GradientHook or WeightHook supports host memory only; use Compress<bfloat16>, or "
       "remove On<Space>");
-  static_assert(fault != PolicyFault::reproducible_compresses,
+  static_assert(fault != reproducible_compresses,
                 "distx::DataParallel: Reproducible does not support Compress, whose rounding depends on the number of "
                 "ranks; remove one of them");
-  static_assert(fault != PolicyFault::two_hybrids, "distx::DataParallel: the policies contain Hybrid twice; keep one");
-  static_assert(fault != PolicyFault::two_replicates,
-                "distx::DataParallel: the policies contain Replicate twice; keep one");
+  static_assert(fault != two_hybrids, "distx::DataParallel: the policies contain Hybrid twice; keep one");
+  static_assert(fault != two_replicates, "distx::DataParallel: the policies contain Replicate twice; keep one");
   static_assert(
-      fault != PolicyFault::replicates_hybrid,
+      fault != replicates_hybrid,
       "distx::DataParallel: Replicate does not support Hybrid, whose groups hold copies of each other; remove "
       "one of them");
-  static_assert(fault != PolicyFault::nothing_sharded,
-                "distx::DataParallel: Hybrid sharding requires ZeRO<1>, ZeRO<2> or ZeRO<3>");
-  static_assert(fault != PolicyFault::no_stage,
-                "distx::DataParallel: invalid stage of ZeRO: must be 0, 1, 2, 3 or Dynamic");
+  static_assert(fault != nothing_sharded, "distx::DataParallel: Hybrid sharding requires ZeRO<1>, ZeRO<2> or ZeRO<3>");
+  static_assert(fault != no_stage, "distx::DataParallel: invalid stage of ZeRO: must be 0, 1, 2, 3 or Dynamic");
   return true;
 }
 

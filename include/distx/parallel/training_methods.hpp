@@ -4,6 +4,7 @@
 #include "distx/parallel/detail/engine/engine_owner.hpp"
 #include "distx/parallel/detail/training_access.hpp"
 #include "distx/parallel/detail/training_arguments.hpp"
+#include "distx/parallel/exponential_average.hpp"
 #include "distx/parallel/policies.hpp"
 #include "distx/parallel/unsharded.hpp"
 
@@ -207,6 +208,21 @@ class TrainingMethods {
   /// Ends the training and leaves whole weights in its Parameters, or its part of them. Collective, between steps.
   void release(const std::optional<stream>& after = {}, const here& location = here::current()) {
     engine_->release(on(after), location);
+  }
+  /// Calls f(name, values) for every parameter, in the order of the list, with its whole values, which are valid during
+  /// the call. At stage 3, one unit at a time is gathered, exactly with Compress too. Collective, between steps.
+  /// @throws InvalidState in a scope of `unshard` if Compress encodes weights
+  template <std::invocable<const std::string&, Span<const AnyElement, space>> F>
+  void for_each_full_weight(F&& f, const std::optional<stream>& after = {}, const here& location = here::current()) {
+    engine_->for_each_full_weight(std::ref(f), on(after), location);
+  }
+  /// Returns an exponential moving average that starts from the current weights; it must not outlive the training.
+  /// @param decay  in [0, 1), such as 0.999
+  /// @throws InvalidArgument for another decay
+  [[nodiscard]] ExponentialAverage<space> ema(double decay, const std::optional<stream>& after = {},
+                                              const here& location = here::current()) {
+    static_assert(!replicates, "distx: ema: an average is not copied by Replicate; remove one of them");
+    return ExponentialAverage<space>(*engine_, decay, on(after), location);
   }
   /// Returns all that the training needs to be resumed: weights, the optimizer's arrays by name, and counters, with
   /// what this rank holds of them. Local, between steps. `distx/checkpoint.hpp` saves and loads it.

@@ -112,20 +112,17 @@ struct FlatBuffer {
       return piece(gradient.subspan(range.begin, range.size), entries[range.entry].gradient);
     });
   }
-  void unpack_gradients(typename Space::stream stream, const std::vector<ParameterEntry<Space>>& entries) const {
-    copy_each(stream, layout.ranges, [&](const auto& range) {
-      return piece(entries[range.entry].gradient, gradient.subspan(range.begin, range.size));
-    });
-  }
   /// Packs this rank's shard.
   void pack_values(typename Space::stream stream, const std::vector<ParameterEntry<Space>>& entries) const {
     copy_each(stream, kept, [&](const auto& each) {
       return piece(gradient.subspan(each.at, each.size), entries[each.entry].value.subspan(each.offset, each.size));
     });
   }
-  void unpack_values(typename Space::stream stream, const std::vector<ParameterEntry<Space>>& entries) const {
+  /// @param to  the arrays: the entries' values or gradients
+  void unpack(typename Space::stream stream, const std::vector<ParameterEntry<Space>>& entries,
+              Span<AnyElement, Space> ParameterEntry<Space>::*to) const {
     copy_each(stream, layout.ranges, [&](const auto& range) {
-      return piece(entries[range.entry].value, gradient.subspan(range.begin, range.size));
+      return piece(entries[range.entry].*to, gradient.subspan(range.begin, range.size));
     });
   }
   /// @}

@@ -423,7 +423,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
       reducer_.finish_all(after);
     }
     reducer_.restart(true);
-    parameters_.begin_micro_batch(policies_.begins_as_zeros());
+    parameters_.restart(true, policies_.begins_as_zeros());
   }
   void start_reductions(stream after, const here& location) {
     check_complete("reduce_gradients", location);

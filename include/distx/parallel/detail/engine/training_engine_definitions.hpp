@@ -237,7 +237,7 @@ void TrainingEngine<Space>::end_step(stream after, const here& location) {
   shards_.gather(after, location);
   await_others(location);
   reducer_.restart(false);
-  parameters_.begin_step();
+  parameters_.restart(false, true);
   scaling_.begin_step();
   join_.end_step();
   if (gatherer_ != nullptr) gatherer_->restart(after);

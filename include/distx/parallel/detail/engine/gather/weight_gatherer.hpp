@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <map>
+
 #include "distx/parallel/detail/base/training_communicators.hpp"
 #include "distx/parallel/detail/engine/gather/weight_gather.hpp"
 #include "distx/parallel/detail/engine/parameters/parameter_store.hpp"
@@ -73,24 +75,20 @@ class WeightGatherer {
   /// none if weights are mapped.
   [[nodiscard]] static std::size_t pool_bytes(const Buckets<Space>& buckets,
                                               const std::vector<ParameterEntry<Space>>& entries, bool overlap) {
-    std::vector<std::pair<std::string, std::size_t>> sums;
-    for (const auto& bucket : buckets) {
-      if (!bucket.owned || !bucket.buffers.front().mapped_value.empty()) continue;
-      const std::string name = entries[bucket.members.front()].unit();
-      auto sum = std::find_if(sums.begin(), sums.end(), [&](const auto& each) { return each.first == name; });
-      if (sum == sums.end()) sum = sums.insert(sums.end(), {name, 0});
-      sum->second += round_up_to_lines(bucket.buffers.front().gathered_bytes());
-    }
+    std::map<std::string, std::size_t> units;
+    for (const auto& bucket : buckets)
+      if (bucket.owned && bucket.buffers.front().mapped_value.empty())
+        units[entries[bucket.members.front()].unit()] += round_up_to_lines(bucket.buffers.front().gathered_bytes());
     std::size_t bytes = 0;
-    std::erase_if(sums, [&](const auto& unit) {
-      const bool always = std::any_of(entries.begin(), entries.end(), [&](const auto& entry) {
-        return entry.options.always_whole && entry.unit() == unit.first;
-      });
-      if (always) bytes += unit.second;
-      return always;
-    });
-    std::sort(sums.begin(), sums.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
-    for (std::size_t i = 0; i < std::min<std::size_t>(sums.size(), overlap ? 2 : 1); ++i) bytes += sums[i].second;
+    std::vector<std::size_t> others;
+    for (const auto& [name, size] : units)
+      if (std::any_of(entries.begin(), entries.end(),
+                      [&name = name](const auto& entry) { return entry.options.always_whole && entry.unit() == name; }))
+        bytes += size;
+      else
+        others.push_back(size);
+    std::sort(others.begin(), others.end(), std::greater<>{});
+    for (std::size_t i = 0; i < std::min<std::size_t>(others.size(), overlap ? 2 : 1); ++i) bytes += others[i];
     return bytes;
   }
 

@@ -68,19 +68,13 @@ class GradientTracker {
     for (std::size_t i = 0; i < used.size(); ++i) states_[i].skipped = used[i] == 0;
   }
 
-  /// Begins the next micro-batch of the step.
+  /// Begins the next micro-batch of the step if `adds`, else the next step.
   /// @param zeros  whether its gradients start from zeros, rather than from those of the micro-batch before
-  void begin_micro_batch(bool zeros) noexcept {
+  void restart(bool adds, bool zeros) noexcept {
     for (auto& state : states_) {
-      state.used = state.used || state.ready > 0;
+      state.used = adds && (state.used || state.ready > 0);
       state.ready = 0;
       state.requested = state.requested && !zeros;
-    }
-  }
-  void begin_step() noexcept {
-    for (auto& state : states_) {
-      state.used = state.requested = false;
-      state.ready = 0;
     }
   }
 

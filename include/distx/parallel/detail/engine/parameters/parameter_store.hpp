@@ -95,19 +95,15 @@ class ParameterStore {
     }
   }
 
-  /// @param zeros  whether the gradients of the next micro-batch start from zeros
-  void begin_micro_batch(bool zeros) noexcept {
-    steps_.begin_micro_batch(zeros);
+  /// Begins the next micro-batch of the step if `adds`, else the next step.
+  /// @param zeros  whether its gradients start from zeros
+  void restart(bool adds, bool zeros) noexcept {
+    steps_.restart(adds, zeros);
     for (const auto& entry : entries_) {
       if (!entry.owned) continue;
       entry.owned->sent = false;
       if (zeros) entry.owned->requested = false;
     }
-  }
-  void begin_step() noexcept {
-    steps_.begin_step();
-    for (const auto& entry : entries_)
-      if (entry.owned) entry.owned->requested = entry.owned->sent = false;
   }
 
  private:

@@ -333,7 +333,7 @@ class GradientReducer {
       if (buffer.separate_gradient_shard && adds_)
         add_to(after, buffer.gradient_shard, part);
       else if (policies_.stage == 0 && !buffer.separate_gradient_shard)
-        buffer.unpack_gradients(after, entries_);
+        buffer.unpack(after, entries_, &ParameterEntry<Space>::gradient);
     }
     if (!reduction.converted.empty() || !reduction.exchanged.empty() || allocates_gradients_lazily())
       pool_.used_on(after);

@@ -69,15 +69,14 @@ class OptimizerShards {
         buckets_[i].update->update_by_norms(phase, after, pieces[i], factor_of(pieces[i], factor, late), norms,
                                             numbers_);
     };
-    const bool sharded = policies_.stage > 0 && comms_.shards() > 1;
     for (std::size_t i = 0; i < count_; ++i) {
       begin_update(buckets_[i], options);
       pieces[i] = pieces_;
     }
     make(NormPhase::direct);
-    for (auto* const comm : {sharded ? &comms_.reducing() : nullptr, &*across_}) norms.agree(comm, location);
+    for (auto* const comm : {sharding(), &*across_}) norms.agree(comm, location);
     make(NormPhase::add);
-    for (auto* const comm : {sharded ? &comms_.reducing() : nullptr, &*across_}) norms.sum(comm, location);
+    for (auto* const comm : {sharding(), &*across_}) norms.sum(comm, location);
     make(NormPhase::apply);
   }
   /// Does the same as `update` with gradients that are not reduced yet: `reduce(update)` reduces them, and passes them
@@ -203,7 +202,7 @@ class OptimizerShards {
       update_pieces(i, factor, late, after, location);
     }
     // Of the ranks along the data axis that update the same part, the first one sends it.
-    auto* const alike = policies_.stage > 0 && comms_.shards() > 1 ? comms_.across() : &comms_.all();
+    auto* const alike = sharding() != nullptr ? comms_.across() : &comms_.all();
     matrices_->update(
         after, location,
         [&](std::size_t number) -> Span<AnyElement, Space> {
@@ -220,10 +219,13 @@ class OptimizerShards {
         });
   }
   void update_pieces(std::size_t index, const GradientFactor& factor, bool late, stream after, const here& location) {
-    const bool sharded = policies_.stage > 0 && comms_.shards() > 1;
     buckets_[index].update->update(after, pieces_, factor_of(pieces_, factor, late),
                                    captures_ ? coefficients_->there() + coefficient_offsets_[index] : nullptr,
-                                   sharded ? &comms_.reducing() : nullptr, location);
+                                   sharding(), location);
+  }
+  /// Returns the communicator of the ranks that share an update; null if this rank makes it alone.
+  [[nodiscard]] AnyCommunicator<Space>* sharding() noexcept {
+    return policies_.stage > 0 && comms_.shards() > 1 ? &comms_.reducing() : nullptr;
   }
   /// Returns what multiplies the gradients of these pieces now.
   [[nodiscard]] GradientFactor factor_of(const std::vector<PieceStep<Space>>& pieces, const GradientFactor& factor,
