@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/core/detail/revocation_reason.hpp"
-#include "distx/parallel/detail/engine/engine_owner.hpp"
+#include "distx/parallel/detail/engine/engine_interface.hpp"
 #include "distx/parallel/detail/training_access.hpp"
 #include "distx/parallel/detail/training_arguments.hpp"
 #include "distx/parallel/exponential_average.hpp"
