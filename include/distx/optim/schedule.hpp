@@ -10,15 +10,6 @@
 
 namespace distx::inline DISTX_ABI {
 
-namespace schedules {
-
-/// A function from the number of a step, from 0, to its learning rate; a custom function works as well as those below.
-template <class S>
-concept Schedule = std::copy_constructible<S> && std::regular_invocable<const S&, std::uint64_t> &&
-                   std::convertible_to<std::invoke_result_t<const S&, std::uint64_t>, double>;
-
-}  // namespace schedules
-
 namespace detail {
 
 inline void check_steps(const char* schedule, std::uint64_t steps) {
@@ -35,6 +26,11 @@ inline double completed(std::uint64_t step, std::uint64_t steps) noexcept {
 }  // namespace detail
 
 namespace schedules {
+
+/// A function from the number of a step, from 0, to its learning rate; a custom function works as well as those below.
+template <class S>
+concept Schedule = std::copy_constructible<S> && std::regular_invocable<const S&, std::uint64_t> &&
+                   std::convertible_to<std::invoke_result_t<const S&, std::uint64_t>, double>;
 
 /// Returns a Schedule with the same rate in every step.
 /// @throws InvalidArgument unless rate is finite and at least 0

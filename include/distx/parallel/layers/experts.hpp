@@ -72,7 +72,7 @@ class ParallelExperts : public detail::ResidualBranch<ParallelExperts<T, Split>,
   using C = accumulator_t<T>;
   using Tokens = typename Split::template tensor<T, 3, typename Split::tokens>;
   using Terms = typename Split::template tensor<T, 3, typename Split::tokens, Partial<Model>>;
-  using Sums = Layout<Partial<typename Split::data>, typename detail::PartialAlong<typename Split::context>::type>;
+  using Sums = Layout<Partial<typename Split::data>, detail::PartialAlong<typename Split::context>>;
   using Held = detail::ExpertActivations<C>;
 
  public:

@@ -105,6 +105,12 @@ struct FlatBuffer {
             reduced().subspan(piece.at - begin, piece.size)};
   }
 
+  /// Gives owned parameters their parts of `value`, or none while it has no memory.
+  void show_values(const std::vector<ParameterEntry<Space>>& entries) const {
+    for (const auto& range : layout.ranges)
+      entries[range.entry].owned->place(value.empty() ? value : value.subspan(range.begin, range.size));
+  }
+
   /// @name Copies between the user's arrays and a packed buffer; nothing for other buffers
   /// @{
   void pack_gradients(typename Space::stream stream, const std::vector<ParameterEntry<Space>>& entries) const {

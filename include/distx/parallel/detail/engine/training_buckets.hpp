@@ -177,8 +177,7 @@ class TrainingBuckets {
       if (!bucket.owned || bucket.buffers.front().mapped_value.empty()) continue;
       auto& buffer = bucket.buffers.front();
       buffer.value = buffer.mapped_value;
-      for (const auto& range : buffer.layout.ranges)
-        entries[range.entry].owned->place(buffer.value.subspan(range.begin, range.size));
+      buffer.show_values(entries);
       shares_weights_ = true;
     }
     gather_on_hosts(entries, comms, {}, location);

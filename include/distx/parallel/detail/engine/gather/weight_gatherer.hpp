@@ -149,7 +149,7 @@ class WeightGatherer {
                      (pool_.common() ? " or has other units unsharded" : ""),
                  error, location);
     }
-    for (const auto b : unit.buckets) show(buckets_[b], true);
+    for (const auto b : unit.buckets) buckets_[b].buffers.front().show_values(entries_);
     unit.state = UnitState::whole;
   }
 
@@ -237,8 +237,9 @@ class WeightGatherer {
       synchronize("this rank unshards '" + unit.name + "' while another rank unshards another unit", unit.name,
                   location);
     for (const auto b : unit.buckets) {
-      buckets_[b].buffers.front().value = buckets_[b].buffers.front().mapped_value;
-      show(buckets_[b], true);
+      auto& buffer = buckets_[b].buffers.front();
+      buffer.value = buffer.mapped_value;
+      buffer.show_values(entries_);
     }
     unit.state = UnitState::whole;
   }
@@ -311,18 +312,12 @@ class WeightGatherer {
   }
   void reshard(WeightUnit& unit) noexcept {
     for (const auto b : unit.buckets) {
-      show(buckets_[b], false);
       buckets_[b].buffers.front().value = {};
+      buckets_[b].buffers.front().show_values(entries_);
       gathers_[b].memory = {};
     }
     unit.used_on.clear();
     unit.state = UnitState::sharded;
-  }
-  void show(Bucket<Space>& bucket, bool whole) noexcept {
-    const auto& buffer = bucket.buffers.front();
-    for (const auto& range : buffer.layout.ranges)
-      entries_[range.entry].owned->place(whole ? buffer.value.subspan(range.begin, range.size)
-                                               : Span<AnyElement, Space>{});
   }
 
   Buckets<Space>& buckets_;
