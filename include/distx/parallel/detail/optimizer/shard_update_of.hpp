@@ -7,7 +7,6 @@
 #include "distx/parallel/detail/optimizer/average_and_update.hpp"
 #include "distx/parallel/detail/optimizer/shard_state.hpp"
 #include "distx/parallel/detail/optimizer/shard_update.hpp"
-#include "distx/parallel/detail/optimizer/shared_norms.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
 
