@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "distx/memory/detail/captured_work.hpp"
-#include "distx/memory/detail/current_device.hpp"
 #include "distx/memory/detail/lines.hpp"
 #include "distx/parallel/detail/base/streams.hpp"
 #include "distx/parallel/detail/memory/tracked_memory.hpp"
