@@ -79,9 +79,9 @@ struct FlatBuffer {
   [[nodiscard]] Span<AnyElement, Space> received(bool adds) const noexcept {
     return separate_gradient_shard && !adds && !restores ? gradient_shard : own(sent());
   }
-  /// Returns where what was received is converted back to.
-  /// @pre restores
-  [[nodiscard]] Span<AnyElement, Space> restored(bool adds) const noexcept {
+  /// Returns the reduced gradients that this rank updates with; if `adds`, those of one micro-batch, where what was
+  /// received is converted back to.
+  [[nodiscard]] Span<AnyElement, Space> reduced(bool adds = false) const noexcept {
     return separate_gradient_shard && !adds ? gradient_shard : own(gradient);
   }
   /// Returns the element type of the separate shard.
@@ -92,10 +92,6 @@ struct FlatBuffer {
       shape.parameters.push_back(
           {entries[range.entry].name, range.begin, range.size, entries[range.entry].options.rows});
     return shape;
-  }
-  /// Returns the reduced gradients that this rank updates with.
-  [[nodiscard]] Span<AnyElement, Space> reduced() const noexcept {
-    return separate_gradient_shard ? gradient_shard : own(gradient);
   }
   [[nodiscard]] Segment<Space> segment(const ShardPiece& piece,
                                        const std::vector<ParameterEntry<Space>>& entries) const noexcept {

@@ -327,8 +327,8 @@ class GradientReducer {
         make_in_order(*across, AllReduce<AnyElement, AnyOp, Space>{part, part, average_of(part.type()), location_},
                       after);
       if (buffer.restores) {
-        cast_to(after, buffer.restored(adds_), part);
-        part = buffer.restored(adds_);
+        cast_to(after, buffer.reduced(adds_), part);
+        part = buffer.reduced(adds_);
       }
       if (buffer.separate_gradient_shard && adds_)
         add_to(after, buffer.gradient_shard, part);
