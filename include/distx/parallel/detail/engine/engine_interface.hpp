@@ -13,7 +13,6 @@
 #include "distx/parallel/detail/base/training_policies.hpp"
 #include "distx/parallel/detail/engine/step/step_state.hpp"
 #include "distx/parallel/detail/optimizer/any_optimizer.hpp"
-#include "distx/parallel/detail/optimizer/matrix_transform.hpp"
 #include "distx/parallel/parameter_list.hpp"
 #include "distx/parallel/training_state.hpp"
 #include "distx/parallel/unsharded.hpp"

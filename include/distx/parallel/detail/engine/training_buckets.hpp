@@ -76,22 +76,19 @@ class TrainingBuckets {
     std::size_t value_bytes = 0;
     allocate_together(comms.all(), context, [&] {
       allocate_shared(buckets_, comms, stage, options, account_);
-      const auto make_pool = [&](std::size_t bytes, auto&& allocate) {
-        return std::make_unique<MemoryPool<Space>>(account_, bytes == 0 ? nullptr : allocate(bytes));
+      const auto make_pool = [&](std::size_t bytes, AnyCommunicator<Space>* comm) {
+        constexpr auto kind = observe::MemoryKind::in_flight;
+        return std::make_unique<MemoryPool<Space>>(
+            account_, bytes == 0        ? nullptr
+                      : comm != nullptr ? allocate_tracked(*comm, account_, kind, bytes, comms.made_at())
+                                        : allocate_tracked_local<Space>(account_, kind, bytes));
       };
-      gradient_pool_ = make_pool(gradient_pool_bytes(buckets_, stage >= 2), [&](std::size_t bytes) {
-        // Gradients take their memory in any order, and NCCL wants registered memory from all ranks or from none.
-        if constexpr (HostAccessible<Space>)
-          return allocate_tracked(comms.reducing(), account_, observe::MemoryKind::in_flight, bytes, comms.made_at());
-        else
-          return allocate_tracked_local<Space>(account_, observe::MemoryKind::in_flight, bytes);
-      });
+      // Gradients take their memory in any order, and NCCL wants registered memory from all ranks or from none.
+      gradient_pool_ =
+          make_pool(gradient_pool_bytes(buckets_, stage >= 2), HostAccessible<Space> ? &comms.reducing() : nullptr);
       value_bytes = stage == 3 ? WeightGatherer<Space>::pool_bytes(buckets_, entries, options.overlap) : 0;
       if (value_bytes != 0 && options.map_weights) value_pool_ = make_pool_for_host(comms, value_bytes);
-      if (value_pool_ == nullptr)
-        value_pool_ = make_pool(value_bytes, [&](std::size_t bytes) {
-          return allocate_tracked(comms.gathering(), account_, observe::MemoryKind::in_flight, bytes, comms.made_at());
-        });
+      if (value_pool_ == nullptr) value_pool_ = make_pool(value_bytes, &comms.gathering());
     });
     allocate_together(comms.all(), context, [&] {
       allocate_local(buckets_, entries, optimizer, policies, {options.state_folder, context, options.offload},
