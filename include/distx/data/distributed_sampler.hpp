@@ -2,13 +2,24 @@
 #pragma once
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "distx/core/error.hpp"
-#include "distx/data/detail/permutation.hpp"
 
 namespace distx::inline DISTX_ABI {
+
+namespace detail {
+
+/// Returns the numbers 0 to n - 1 in an order that depends on seed and epoch only, the same on every platform.
+///
+/// Fisher-Yates shuffle on the raw output of std::mt19937_64, which the standard specifies, unlike that of its
+/// distributions and of std::shuffle.
+[[nodiscard]] std::vector<std::size_t> permutation(std::size_t n, std::uint64_t seed, std::uint64_t epoch);
+
+}  // namespace detail
 
 /// The policy for samples that do not fill the last global batch.
 enum class Remainder {

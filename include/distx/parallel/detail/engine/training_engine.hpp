@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/parallel/detail/engine/checks/check_training.hpp"
 #include "distx/parallel/detail/engine/checks/divergence_guard.hpp"
-#include "distx/parallel/detail/engine/checks/step_options_check.hpp"
 #include "distx/parallel/detail/engine/engine_interface.hpp"
 #include "distx/parallel/detail/engine/state/list_state.hpp"
 #include "distx/parallel/detail/engine/state/recovery.hpp"
