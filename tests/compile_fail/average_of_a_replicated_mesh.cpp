@@ -1,4 +1,4 @@
-// expect: distx::MeshParallel: an average is not copied by Replicate; remove one of them
+// expect: distx: ema: an average is not copied by Replicate; remove one of them
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/parallel/mesh_parallel.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
 #include <distx/comm/decorators/metered.hpp>
-#include <distx/parallel/detail/bucket/partition.hpp>
+#include <distx/parallel/detail/bucket/bucket_layout.hpp>
 #include <distx/parallel/hooks/quantized_blocks.hpp>
 
 #include "mesh_model.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
-#include <distx/parallel/detail/bucket/balanced_partitioner.hpp>
+#include <distx/parallel/detail/bucket/bucket_layout.hpp>
 #include <distx/parallel/detail/memory/pool.hpp>
 
 using distx::detail::Partition;

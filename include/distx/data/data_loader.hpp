@@ -128,7 +128,7 @@ template <class Make>
   requires detail::MakesBatches<Make> || detail::MakesSamples<Make>
 class DataLoader {
  public:
-  using batch_type = typename detail::batch_of<Make>::type;
+  using batch_type = decltype(detail::make_batch(std::declval<const Make&>(), {}, 0, {}));
 
   /// @throws InvalidArgument if there are workers and prefetch is 0
   DataLoader(DistributedSampler sampler, Make make, const LoaderOptions& options = {})

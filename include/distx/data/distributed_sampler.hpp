@@ -1,14 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
+#include <vector>
 
 #include "distx/core/error.hpp"
-#include "distx/data/detail/fields.hpp"
-#include "distx/data/detail/permutation.hpp"
 
 namespace distx::inline DISTX_ABI {
+
+namespace detail {
+
+/// Returns the numbers 0 to n - 1 in an order that depends on seed and epoch only, the same on every platform.
+///
+/// Fisher-Yates shuffle on the raw output of std::mt19937_64, which the standard specifies, unlike that of its
+/// distributions and of std::shuffle.
+[[nodiscard]] std::vector<std::size_t> permutation(std::size_t n, std::uint64_t seed, std::uint64_t epoch);
+
+}  // namespace detail
 
 /// The policy for samples that do not fill the last global batch.
 enum class Remainder {
@@ -47,19 +58,23 @@ class DistributedSampler {
     std::uint64_t samples = 0;  ///< of the data set
 
     /// Returns a line of text, such as "epoch=2 taken=640 seed=1 samples=60000".
-    [[nodiscard]] std::string to_string() const { return detail::to_fields(names, {epoch, taken, seed, samples}); }
+    [[nodiscard]] std::string to_string() const {
+      return "epoch=" + std::to_string(epoch) + " taken=" + std::to_string(taken) + " seed=" + std::to_string(seed) +
+             " samples=" + std::to_string(samples);
+    }
     /// Returns the position of a line that `to_string` has returned.
     /// @throws DataError for any other text
     [[nodiscard]] static Position from_string(const std::string& text) {
-      if (const auto values = detail::from_fields(names, text))
-        return {(*values)[0], (*values)[1], (*values)[2], (*values)[3]};
+      const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+      Position found;
+      const char *at = text.data(), *const end = at + text.size();
+      for (auto* const number : {&found.epoch, &found.taken, &found.seed, &found.samples})
+        at = std::from_chars(std::find_if(at, end, is_digit), end, *number).ptr;
+      if (found.to_string() == text) return found;
       throw DataError("'" + text + "' is not a position; pass what Position::to_string has returned",
                       {.operation = "DistributedSampler"});
     }
     friend bool operator==(const Position&, const Position&) = default;
-
-   private:
-    static constexpr std::array<std::string_view, 4> names = {"epoch", "taken", "seed", "samples"};
   };
 
   /// Samples for this rank of a communicator, a connector, or anything else with `rank()` and `size()`. A communicator

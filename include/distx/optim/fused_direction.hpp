@@ -86,4 +86,44 @@ void fused_apply(HostStream stream, const Optimizer& optimizer, const Step& step
                {direction});
 }
 
+/// An optimizer whose step for each element depends on two norms over the whole parameter, of the weight and of the
+/// direction, such as LAMB.
+///
+/// It contains no communication; distx reduces the norms of a sharded parameter. `states`, `coefficients` and
+/// `validate` are those of an ElementwiseOptimizer; instead of `update` it needs:
+/// - `template <class V> static constexpr V direction(const auto& coefficients, V weight, V gradient, V& state…)`:
+///   updates one element's state and returns its direction;
+/// - `static double trust(double weight_norm, double direction_norm)`: returns a factor, given the Euclidean norms;
+/// - `template <class V> static constexpr void apply(const auto& coefficients, V& weight, V direction, V factor)`:
+///   updates one weight.
+template <class O>
+concept NormOptimizer = std::copyable<O> && requires {
+  { O::states } -> std::convertible_to<std::size_t>;
+  { O::trust(double{}, double{}) } -> std::convertible_to<double>;
+} && detail::DirectsElements<O, float> && detail::DirectsElements<O, double>;
+
+/// The shape of a parameter as a row-major matrix.
+struct MatrixShape {
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+
+  /// Returns the number of elements.
+  [[nodiscard]] std::size_t size() const noexcept { return rows * columns; }
+  friend bool operator==(const MatrixShape&, const MatrixShape&) = default;
+};
+
+/// An optimizer that needs the whole gradient matrix of a parameter, such as Muon; each matrix is assigned to one rank.
+///
+/// It contains no communication. `states`, `coefficients`, `direction` and `apply` are those of a NormOptimizer;
+/// instead of `trust`, between the two passes, it needs:
+/// - `static std::size_t scratch(MatrixShape)`: elements of scratch memory that `transform` needs;
+/// - `template <class T> double transform(HostStream, MatrixShape, Span<T> direction, Span<T> scratch) const`: changes
+///   the direction (float or double, row-major) in place and returns the factor for `apply`.
+template <class O>
+concept MatrixOptimizer = std::copyable<O> && requires(const O& optimizer, MatrixShape shape, Span<float> values) {
+  { O::states } -> std::convertible_to<std::size_t>;
+  { O::scratch(shape) } -> std::convertible_to<std::size_t>;
+  { optimizer.transform(HostStream{}, shape, values, values) } -> std::convertible_to<double>;
+} && detail::DirectsElements<O, float> && detail::DirectsElements<O, double>;
+
 }  // namespace distx::inline DISTX_ABI

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "distx/optim/matrix_optimizer.hpp"
-#include "distx/optim/norm_optimizer.hpp"
+#include "distx/optim/fused_direction.hpp"
 
 namespace distx::inline DISTX_ABI {
 

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <utility>
 
-#include "distx/core/element.hpp"
 #include "distx/memory/lanes.hpp"
 #include "distx/optim/step.hpp"
 

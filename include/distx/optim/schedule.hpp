@@ -4,30 +4,14 @@
 #include <concepts>
 #include <cstdint>
 #include <numbers>
-#include <string>
 
-#include "distx/core/detail/shortest.hpp"
 #include "distx/core/error.hpp"
+#include "distx/optim/step.hpp"
 
 namespace distx::inline DISTX_ABI {
 
-namespace schedules {
-
-/// A function from the number of a step, from 0, to its learning rate; a custom function works as well as those below.
-template <class S>
-concept Schedule = std::copy_constructible<S> && std::regular_invocable<const S&, std::uint64_t> &&
-                   std::convertible_to<std::invoke_result_t<const S&, std::uint64_t>, double>;
-
-}  // namespace schedules
-
 namespace detail {
 
-inline void check_rate(const char* schedule, const char* what, double rate) {
-  if (!is_finite(rate) || rate < 0)
-    throw InvalidArgument(
-        "invalid " + std::string(what) + " rate " + shortest(rate) + ": must be finite and at least 0",
-        {.operation = schedule});
-}
 inline void check_steps(const char* schedule, std::uint64_t steps) {
   if (steps == 0)
     throw InvalidArgument("invalid steps 0: must be at least 1 (use constant for a fixed rate)",
@@ -43,18 +27,23 @@ inline double completed(std::uint64_t step, std::uint64_t steps) noexcept {
 
 namespace schedules {
 
+/// A function from the number of a step, from 0, to its learning rate; a custom function works as well as those below.
+template <class S>
+concept Schedule = std::copy_constructible<S> && std::regular_invocable<const S&, std::uint64_t> &&
+                   std::convertible_to<std::invoke_result_t<const S&, std::uint64_t>, double>;
+
 /// Returns a Schedule with the same rate in every step.
 /// @throws InvalidArgument unless rate is finite and at least 0
 [[nodiscard]] inline auto constant(double rate) {
-  detail::check_rate("constant", "learning", rate);
+  detail::check_range("constant", "learning rate", rate, 0, HUGE_VAL);
   return [=](std::uint64_t) { return rate; };
 }
 
 /// Returns a Schedule that goes linearly from `first` to `last`, which it reaches at step `steps` and keeps.
 /// @throws InvalidArgument unless steps >= 1 and the rates are finite and at least 0
 [[nodiscard]] inline auto linear(double first, std::uint64_t steps, double last = 0) {
-  detail::check_rate("linear", "first", first);
-  detail::check_rate("linear", "last", last);
+  detail::check_range("linear", "first rate", first, 0, HUGE_VAL);
+  detail::check_range("linear", "last rate", last, 0, HUGE_VAL);
   detail::check_steps("linear", steps);
   return [=](std::uint64_t step) { return first + (last - first) * detail::completed(step, steps); };
 }
@@ -63,8 +52,8 @@ namespace schedules {
 /// Loshchilov and Hutter, arXiv 1608.03983, without restarts.
 /// @throws InvalidArgument unless steps >= 1 and the rates are finite and at least 0
 [[nodiscard]] inline auto cosine(double first, std::uint64_t steps, double last = 0) {
-  detail::check_rate("cosine", "first", first);
-  detail::check_rate("cosine", "last", last);
+  detail::check_range("cosine", "first rate", first, 0, HUGE_VAL);
+  detail::check_range("cosine", "last rate", last, 0, HUGE_VAL);
   detail::check_steps("cosine", steps);
   return [=](std::uint64_t step) {
     return last + (first - last) * 0.5 * (1 + std::cos(std::numbers::pi * detail::completed(step, steps)));

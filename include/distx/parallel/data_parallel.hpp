@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/memory/detail/captured_work.hpp"
-#include "distx/parallel/exponential_average.hpp"
 #include "distx/parallel/training_methods.hpp"
 
 namespace distx::inline DISTX_ABI {
@@ -82,7 +81,8 @@ class DataParallel : public TrainingMethods<false, Policies...> {
     requires(!detail::CommunicatorIn<C, space> || !detail::UpdatesIn<Optimizer, space> ||
              !std::convertible_to<const Parameters&, ParameterList<space>> ||
              (Methods::stage >= 2 && detail::RangeOfRefs<Parameters>) ||
-             (detail::communication_of_policies<Policies...>().has_value() && detail::RangeOfFullPrecision<Parameters>))
+             (detail::policies_of<Policies...>.values.communication_type.has_value() &&
+              detail::RangeOfFullPrecision<Parameters>))
   DataParallel(C&, const Parameters&, const Optimizer&, const DataParallelOptions& = {}, const here& = {}) {
     static_assert(Communicator<C>, "distx::DataParallel: the first argument is not a Communicator");
     if constexpr (Communicator<C>)
@@ -105,10 +105,10 @@ class DataParallel : public TrainingMethods<false, Policies...> {
     static_assert(Methods::stage < 2 || !detail::RangeOfRefs<Parameters>,
                   "distx::DataParallel: ZeRO<2> and ZeRO<3> allocate gradients themselves and cannot borrow them; make "
                   "the parameters distx::Parameter, or use ZeRO<0> or ZeRO<1>");
-    static_assert(
-        !detail::communication_of_policies<Policies...>().has_value() || !detail::RangeOfFullPrecision<Parameters>,
-        "distx::DataParallel: Precision has no effect on parameters of float or double; use parameters of "
-        "bfloat16 or float16, or remove Precision");
+    static_assert(!detail::policies_of<Policies...>.values.communication_type.has_value() ||
+                      !detail::RangeOfFullPrecision<Parameters>,
+                  "distx::DataParallel: Precision has no effect on parameters of float or double; use parameters of "
+                  "bfloat16 or float16, or remove Precision");
   }
 
   /// Diagnoses a forgotten optimizer with one compile error.
@@ -158,20 +158,6 @@ class DataParallel : public TrainingMethods<false, Policies...> {
   /// @throws InvalidState if no step is captured, or in a step; else as `step`
   void replay(const StepOptions& options, stream after, const here& location = here::current()) {
     this->engine_->replay(options, after, location);
-  }
-  /// Calls f(name, values) for every parameter, in the order of the list, with its whole values, which are valid during
-  /// the call. At stage 3, one unit at a time is gathered, exactly with Compress too. Collective, between steps.
-  /// @throws InvalidState in a scope of `unshard` if Compress encodes weights
-  template <std::invocable<const std::string&, Span<const AnyElement, space>> F>
-  void for_each_full_weight(F&& f, stream after = {}, const here& location = here::current()) {
-    this->engine_->for_each_full_weight(std::ref(f), after, location);
-  }
-  /// Returns an exponential moving average that starts from the current weights; it must not outlive the training.
-  /// @param decay  in [0, 1), such as 0.999
-  /// @throws InvalidArgument for another decay
-  [[nodiscard]] ExponentialAverage<space> ema(double decay, stream after = {}, const here& location = here::current()) {
-    static_assert(!replicates, "distx::DataParallel: an average is not copied by Replicate; remove one of them");
-    return ExponentialAverage<space>(*this->engine_, decay, after, location);
   }
 
   /// Rebuilds the training on `comm` after ranks failed or joined. Call it again if another rank fails meanwhile.

@@ -10,10 +10,8 @@
 
 namespace distx::inline DISTX_ABI {
 
-template <class... Policies>
-class DataParallel;
-template <class Data, class... Policies>
-class MeshParallel;
+template <bool Alone, class... Policies>
+class TrainingMethods;
 
 namespace detail {
 
@@ -83,10 +81,8 @@ class ExponentialAverage {
   [[nodiscard]] scope swap_in(const std::optional<stream>& after = {}, const here& location = here::current());
 
  private:
-  template <class... Policies>
-  friend class DataParallel;
-  template <class Data, class... Policies>
-  friend class MeshParallel;
+  template <bool Alone, class... Policies>
+  friend class TrainingMethods;
 
   ExponentialAverage(detail::TrainingCalls<Space>& engine, double decay, stream after, const here& location);
 

@@ -60,10 +60,10 @@ struct MeshReplicas {
 template <class Data, class... Policies>
 class MeshParallel : private TrainingMethods<false, Policies...> {
   using Methods = TrainingMethods<false, Policies...>;
-  static_assert(detail::virtual_ranks_of<Policies...> == 0,
+  static_assert(Methods::virtual_ranks == 0,
                 "distx::MeshParallel: Reproducible supports DataParallel only, because sums along other axes of the "
                 "mesh depend on their lengths; remove it");
-  static_assert(detail::hook_of<Policies...>() == nullptr,
+  static_assert(detail::policies_of<Policies...>.values.hook == nullptr,
                 "distx::MeshParallel: a GradientHook supports DataParallel only, because it sees parts of weights; use "
                 "Compress<bfloat16>, or remove Compress");
   using here = std::source_location;
@@ -169,20 +169,6 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
     return all;
   }
 
-  /// Calls f(name, values) for every weight, in the order of the list, with its whole values, row-major, which are
-  /// valid during the call. One weight at a time is gathered, over all axes of the mesh. Of a pipeline, the weights are
-  /// those of this rank's stages. Collective over the mesh, between steps. @see DataParallel::for_each_full_weight
-  template <std::invocable<const std::string&, Span<const AnyElement, space>> F>
-  void for_each_full_weight(F&& f, const here& location = here::current()) {
-    this->engine_->for_each_full_weight(std::ref(f), mesh_.stream, location);
-  }
-  /// Returns an exponential moving average, of which each rank has the values that it updates. @see DataParallel::ema
-  [[nodiscard]] ExponentialAverage<space> ema(double decay, const here& location = here::current()) {
-    static_assert(!Methods::replicates,
-                  "distx::MeshParallel: an average is not copied by Replicate; remove one of them");
-    return ExponentialAverage<space>(*this->engine_, decay, mesh_.stream, location);
-  }
-
   /// Begins to keep copies of the state in `copies`, and continues from those that are there: of an earlier training,
   /// which a loss of ranks has ended and which is destroyed, of the same model on another mesh. Collective over the
   /// mesh and the pipeline, before the first step. Load a checkpoint after it, whenever it returns 0.
@@ -219,9 +205,14 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
   /// @name As DataParallel's, ordered by the mesh's stream if none is passed. Norms and numbers of skipped steps are
   /// those of the whole mesh, and of all stages. Of `owned`, `.parameter` is an index in the constructor's list, and
   /// `.offset` is in this rank's part of that weight; of `state`, each array's part is a box of the whole array.
+  /// `for_each_full_weight` gathers one weight at a time over all axes of the mesh, row-major, and is collective over
+  /// the mesh; of a pipeline, it passes the weights of this rank's stages. Of an average, each rank has the values that
+  /// it updates.
   /// @{
   using Methods::count_activations;
+  using Methods::ema;
   using Methods::evaluate;
+  using Methods::for_each_full_weight;
   using Methods::gather_weights;
   using Methods::gradient_norm;
   using Methods::loss_scale;
@@ -263,13 +254,12 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
         };
       }
       for (const auto& entry : detail::TensorAccess::entries(parameters)) {
-        auto& listed = part.parameters.emplace_back(entry.name, entry.type(), entry.empty, entry.part, entry.counted,
-                                                    entry.cutting != 0, entry.trained(), entry.rows);
+        auto& listed = part.parameters.emplace_back(entry);
         for (std::size_t axis = 0; axis < MeshT::axes; ++axis)
           if ((others & ~entry.cutting) >> axis & 1U)
             listed.part.first = listed.part.first && mesh.coordinates()[axis] == 0;
-        if (!entry.trained()) continue;
-        if (this->engine_->policies().has_master(entry.type())) listed.arrays.emplace_back("master");
+        if (!entry.trained) continue;
+        if (this->engine_->policies().has_master(entry.type)) listed.arrays.emplace_back("master");
         for (auto& name : detail::state_names<Optimizer>(entry.rows > 0)) listed.arrays.push_back(std::move(name));
       }
       if constexpr (others != 0) {
@@ -286,20 +276,23 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
   static Methods made(const MeshT& mesh, const TensorParameterList<space>& parameters, const Optimizer& optimizer,
                       const DataParallelOptions& options, AnyCommunicator<space>* stages, const here& location) {
     auto& state = detail::in_space<space>(detail::state_of(mesh));
+    const ErrorContext context{
+        .operation = "MeshParallel", .rank = mesh.rank(), .size = mesh.size(), .location = location};
     std::optional<Methods> made;
     guarded(state, stages, [&] {
+      std::vector<ElementType> trained;
       for (const auto& entry : detail::TensorAccess::entries(parameters)) {
         const auto fail = [&](const char* message) {
-          throw InvalidArgument(
-              "'" + entry.name + "' " + message,
-              {.operation = "MeshParallel", .rank = mesh.rank(), .size = mesh.size(), .location = location});
+          throw InvalidArgument("'" + entry.name + "' " + message, context);
         };
         if (entry.mesh != &detail::state_of(mesh))
           fail("is on another mesh than the training; construct them from the same Mesh object");
         if (entry.cutting >> MeshT::template index_of<Data>() & 1U)
           fail("is sharded over the data axis; omit that axis from its layout, and use ZeRO to shard along it");
+        if (entry.trained) trained.push_back(entry.type);
       }
-      if (stages == nullptr) check_effects(mesh, parameters, options, location);  // else another stage may have them
+      if (stages == nullptr)  // else another stage may have the parameters that a policy applies to
+        detail::check_effects(trained, detail::policies_of<Policies...>.values, options, context);
       made.emplace(detail::TrainingAccess::make<Methods>(mesh.template along<Data, space>(),
                                                          detail::TensorAccess::parts(parameters), optimizer, options,
                                                          location, true, state.stream));
@@ -322,15 +315,6 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
     auto values = detail::buffer_on<T, space>(stream, gradient.local().size(), uninitialized);
     cast(stream, values.span(), Span<const detail::value_of<G>, space>(gradient.local()));
     return values;
-  }
-  /// Checks, over the parts of all ranks, that Precision, Compress and `.loss_scale` apply to some weight.
-  template <class MeshT>
-  static void check_effects(const MeshT& mesh, const TensorParameterList<space>& parameters,
-                            const DataParallelOptions& options, const here& location) {
-    detail::check_effects(
-        detail::TensorAccess::entries(parameters), detail::communication_of_policies<Policies...>().has_value(),
-        detail::compressed_type_of<Policies...>() || detail::weight_hook_of<Policies...>() != nullptr, options,
-        {.operation = "MeshParallel", .rank = mesh.rank(), .size = mesh.size(), .location = location});
   }
   static void check_stages(AnyCommunicator<space>& stages, const DataParallelOptions& options, const here& location) {
     detail::ConsistencyRecord record;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <bit>
-#include <cstddef>
 #include <optional>
 #include <type_traits>
 
@@ -104,120 +103,75 @@ struct Replicate {};
 
 namespace detail {
 
-template <class P>
-inline constexpr bool is_precision = false;
-template <class Communication, class Master>
-inline constexpr bool is_precision<Precision<Communication, Master>> = true;
-template <class P>
-struct communication_named {
-  static constexpr std::optional<ElementType> type{};
+/// The policies of a list as values, and how often it has each kind of them.
+struct PolicyList {
+  TrainingPolicies values{};
+  int others = 0;  ///< types that are not policies
+  int stages = 0, spaces = 0, accumulations = 0, precisions = 0, compressions = 0, hybrids = 0, replicates = 0;
+  bool host_accessible = true;     ///< the memory space
+  bool compresses_somehow = true;  ///< each Compress
+  bool has_balanced_tree = true;   ///< each Reproducible
+
+  template <class P>
+  constexpr void add(std::type_identity<P>) {
+    ++others;
+  }
+  template <int Stage>
+  constexpr void add(std::type_identity<ZeRO<Stage>>) {
+    values.stage = Stage;
+    ++stages;
+  }
+  template <MemorySpace Space>
+  constexpr void add(std::type_identity<On<Space>>) {
+    host_accessible = HostAccessible<Space>;
+    ++spaces;
+  }
+  constexpr void add(std::type_identity<Accumulate<Local>>) { accumulate(Accumulation::local); }
+  constexpr void add(std::type_identity<Accumulate<Sharded>>) { accumulate(Accumulation::sharded); }
+  template <int V>
+  constexpr void add(std::type_identity<Reproducible<V>>) {
+    accumulate(Accumulation::tree);
+    values.virtual_ranks = V;
+    has_balanced_tree = has_balanced_tree && V > 0 && std::has_single_bit(static_cast<unsigned>(V));
+  }
+  template <class Communication, class Master>
+  constexpr void add(std::type_identity<Precision<Communication, Master>>) {
+    values.communication_type = element_type<Communication>;
+    ++precisions;
+  }
+  template <class Gradients, class Weights>
+  constexpr void add(std::type_identity<Compress<Gradients, Weights>>) {
+    constexpr bool by_type = FloatingElement<Gradients> && sizeof(Gradients) == 2;
+    constexpr bool by_hook = hooks::GradientHook<Gradients>, encodes = hooks::WeightHook<Weights>;
+    if constexpr (by_type) values.compressed_type = element_type<Gradients>;
+    if constexpr (by_hook) values.hook = &hook_calls<Gradients>;
+    if constexpr (encodes) values.weight_hook = &weight_hook_calls<Weights>;
+    compresses_somehow = compresses_somehow && (by_type || by_hook || (encodes && std::is_same_v<Gradients, float>)) &&
+                         (encodes || std::is_same_v<Weights, float>);
+    ++compressions;
+  }
+  constexpr void add(std::type_identity<Hybrid>) {
+    values.hybrid = true;
+    ++hybrids;
+  }
+  constexpr void add(std::type_identity<Replicate>) {
+    values.replicate = true;
+    ++replicates;
+  }
+
+ private:
+  constexpr void accumulate(Accumulation how) {
+    values.accumulation = how;
+    ++accumulations;
+  }
 };
-template <class Communication, class Master>
-struct communication_named<Precision<Communication, Master>> {
-  static constexpr std::optional<ElementType> type = element_type<Communication>;
-};
-template <class... Ps>
-constexpr std::optional<ElementType> communication_of_policies() {
-  std::optional<ElementType> found;
-  ((is_precision<Ps> ? found = communication_named<Ps>::type : found), ...);
-  return found;
-}
-template <class P>
-inline constexpr bool is_compression = false;
-template <class Gradients, class Weights>
-inline constexpr bool is_compression<Compress<Gradients, Weights>> = true;
-template <class P>
-inline constexpr const HookCalls* hook_named = nullptr;
-template <hooks::GradientHook H, class Weights>
-inline constexpr const HookCalls* hook_named<Compress<H, Weights>> = &hook_calls<H>;
-template <class P>
-inline constexpr std::optional<ElementType> compressed_named{};
-template <FloatingElement T, class Weights>
-  requires(sizeof(T) == 2)
-inline constexpr std::optional<ElementType> compressed_named<Compress<T, Weights>> = element_type<T>;
-template <class P>
-inline constexpr const WeightHookCalls* weight_hook_named = nullptr;
-template <class Gradients, hooks::WeightHook H>
-inline constexpr const WeightHookCalls* weight_hook_named<Compress<Gradients, H>> = &weight_hook_calls<H>;
-template <class P>
-inline constexpr bool compresses_somehow = compressed_named<P> || hook_named<P> != nullptr;
-template <class Gradients, hooks::WeightHook H>
-inline constexpr bool compresses_somehow<Compress<Gradients, H>> =
-    std::is_same_v<Gradients, float> || compresses_somehow<Compress<Gradients>>;
-template <class Gradients, class Weights>
-  requires(!hooks::WeightHook<Weights> && !std::is_same_v<Weights, float>)
-inline constexpr bool compresses_somehow<Compress<Gradients, Weights>> = false;
-template <class... Ps>
-constexpr const HookCalls* hook_of() {
-  const HookCalls* found = nullptr;
-  ((hook_named<Ps> != nullptr ? found = hook_named<Ps> : found), ...);
-  return found;
-}
-template <class... Ps>
-constexpr const WeightHookCalls* weight_hook_of() {
-  const WeightHookCalls* found = nullptr;
-  ((weight_hook_named<Ps> != nullptr ? found = weight_hook_named<Ps> : found), ...);
-  return found;
-}
-template <class... Ps>
-constexpr std::optional<ElementType> compressed_type_of() {
-  std::optional<ElementType> found;
-  ((compressed_named<Ps> ? found = compressed_named<Ps> : found), ...);
-  return found;
-}
-template <class P>
-inline constexpr bool is_hybrid = std::is_same_v<P, Hybrid>;
-template <class... Ps>
-inline constexpr bool hybrid_named = (false || ... || is_hybrid<Ps>);
 
 template <class... Ps>
-inline constexpr std::size_t replicates_named = (std::size_t{0} + ... + (std::is_same_v<Ps, Replicate> ? 1 : 0));
-
-template <class P>
-inline constexpr int virtual_ranks_named = 0;
-template <int V>
-inline constexpr int virtual_ranks_named<Reproducible<V>> = V;
-template <class P>
-inline constexpr bool is_reproducible = false;
-template <int V>
-inline constexpr bool is_reproducible<Reproducible<V>> = true;
-template <class... Ps>
-inline constexpr int virtual_ranks_of = (0 + ... + virtual_ranks_named<Ps>);
-
-template <class P>
-inline constexpr Accumulation accumulation_named = is_reproducible<P> ? Accumulation::tree : Accumulation::none;
-template <>
-inline constexpr Accumulation accumulation_named<Accumulate<Local>> = Accumulation::local;
-template <>
-inline constexpr Accumulation accumulation_named<Accumulate<Sharded>> = Accumulation::sharded;
-template <class P>
-inline constexpr bool is_accumulation = accumulation_named<P> != Accumulation::none;
-template <class... Ps>
-inline constexpr std::size_t accumulations_named = (std::size_t{0} + ... + (is_accumulation<Ps> ? 1 : 0));
-template <class... Ps>
-constexpr Accumulation accumulation_of() {
-  Accumulation found = Accumulation::none;
-  ((is_accumulation<Ps> ? found = accumulation_named<Ps> : found), ...);
-  return found;
-}
-
-template <class P>
-inline constexpr bool is_stage = false;
-template <int Stage>
-inline constexpr bool is_stage<ZeRO<Stage>> = true;
-template <class P>
-inline constexpr bool is_space = false;
-template <class S>
-inline constexpr bool is_space<On<S>> = true;
-
-template <class P>
-inline constexpr bool is_policy = is_stage<P> || is_space<P> || is_accumulation<P> || is_precision<P> ||
-                                  is_compression<P> || is_hybrid<P> || std::is_same_v<P, Replicate>;
-
-template <class... Ps>
-inline constexpr std::size_t stages_named = (std::size_t{0} + ... + (is_stage<Ps> ? 1 : 0));
-template <class... Ps>
-inline constexpr std::size_t spaces_named = (std::size_t{0} + ... + (is_space<Ps> ? 1 : 0));
+inline constexpr PolicyList policies_of = [] {
+  PolicyList all;
+  (all.add(std::type_identity<Ps>()), ...);
+  return all;
+}();
 
 enum class PolicyFault {
   none,
@@ -245,16 +199,6 @@ enum class PolicyFault {
   reproducible_elsewhere
 };
 
-template <class P>
-constexpr int stage_named() {
-  if constexpr (is_stage<P>)
-    return P::stage;
-  else
-    return 0;
-}
-template <class... Ps>
-inline constexpr int stage_of = (0 + ... + stage_named<Ps>());
-
 template <class Space, class... Ps>
 struct space_or {
   using type = Space;
@@ -269,38 +213,32 @@ struct space_or<Space, P, Ps...> : space_or<Space, Ps...> {};
 template <class... Ps>
 using space_of_policies = typename space_or<Host, Ps...>::type;
 
-template <class... Ps>
-constexpr PolicyFault policy_fault() {
-  if (!(true && ... && is_policy<Ps>)) return PolicyFault::no_policy;
-  if (stages_named<Ps...> > 1) return PolicyFault::two_stages;
-  if (spaces_named<Ps...> > 1) return PolicyFault::two_spaces;
-  constexpr bool reproducible = (false || ... || is_reproducible<Ps>);
-  if (!(true && ... &&
-        (!is_reproducible<Ps> ||
-         (virtual_ranks_named<Ps> > 0 && std::has_single_bit(static_cast<unsigned>(virtual_ranks_named<Ps>))))))
-    return PolicyFault::virtual_ranks;
-  if (accumulations_named<Ps...> > 1)
-    return reproducible ? PolicyFault::reproducible_accumulates : PolicyFault::two_accumulations;
-  if (reproducible && hybrid_named<Ps...>) return PolicyFault::reproducible_hybrid;
-  constexpr std::size_t compressions = (std::size_t{0} + ... + (is_compression<Ps> ? 1 : 0));
-  if (reproducible && compressions > 0) return PolicyFault::reproducible_compresses;
-  if (reproducible && !HostAccessible<space_of_policies<Ps...>>) return PolicyFault::reproducible_elsewhere;
-  if ((std::size_t{0} + ... + (is_precision<Ps> ? 1 : 0)) > 1) return PolicyFault::two_precisions;
-  if (!(true && ... && (!is_compression<Ps> || compresses_somehow<Ps>))) return PolicyFault::no_compression;
-  if (compressions > 1) return PolicyFault::two_compressions;
-  if (compressions > 0 && (false || ... || is_precision<Ps>)) return PolicyFault::compresses_precision;
-  if (hook_of<Ps...>() != nullptr && hybrid_named<Ps...>) return PolicyFault::hook_in_groups;
-  constexpr bool encodes = weight_hook_of<Ps...>() != nullptr;
-  if ((hook_of<Ps...>() != nullptr || encodes) && !HostAccessible<space_of_policies<Ps...>>)
-    return PolicyFault::hook_elsewhere;
-  if ((std::size_t{0} + ... + (is_hybrid<Ps> ? 1 : 0)) > 1) return PolicyFault::two_hybrids;
-  if (replicates_named<Ps...> > 1) return PolicyFault::two_replicates;
-  if (replicates_named<Ps...> > 0 && hybrid_named<Ps...>) return PolicyFault::replicates_hybrid;
-  if ((false || ... || (stage_named<Ps>() < Dynamic || stage_named<Ps>() > 3))) return PolicyFault::no_stage;
-  if (accumulation_of<Ps...>() == Accumulation::local && stage_of<Ps...> >= 2) return PolicyFault::whole_gradients;
-  if (hybrid_named<Ps...> && stage_of<Ps...> == 0) return PolicyFault::nothing_sharded;
-  if (encodes && stage_of<Ps...> != 3 && stage_of<Ps...> != Dynamic) return PolicyFault::nothing_gathered;
-  return PolicyFault::none;
+[[nodiscard]] constexpr PolicyFault policy_fault(const PolicyList& all) {
+  using enum PolicyFault;
+  const TrainingPolicies& values = all.values;
+  const bool reproducible = values.virtual_ranks != 0, encodes = values.weight_hook != nullptr;
+  if (all.others > 0) return no_policy;
+  if (all.stages > 1) return two_stages;
+  if (all.spaces > 1) return two_spaces;
+  if (!all.has_balanced_tree) return virtual_ranks;
+  if (all.accumulations > 1) return reproducible ? reproducible_accumulates : two_accumulations;
+  if (reproducible && values.hybrid) return reproducible_hybrid;
+  if (reproducible && all.compressions > 0) return reproducible_compresses;
+  if (reproducible && !all.host_accessible) return reproducible_elsewhere;
+  if (all.precisions > 1) return two_precisions;
+  if (!all.compresses_somehow) return no_compression;
+  if (all.compressions > 1) return two_compressions;
+  if (all.compressions > 0 && all.precisions > 0) return compresses_precision;
+  if (values.hook != nullptr && values.hybrid) return hook_in_groups;
+  if ((values.hook != nullptr || encodes) && !all.host_accessible) return hook_elsewhere;
+  if (all.hybrids > 1) return two_hybrids;
+  if (all.replicates > 1) return two_replicates;
+  if (values.replicate && values.hybrid) return replicates_hybrid;
+  if (values.stage < Dynamic || values.stage > 3) return no_stage;
+  if (values.accumulation == Accumulation::local && values.stage >= 2) return whole_gradients;
+  if (values.hybrid && values.stage == 0) return nothing_sharded;
+  if (encodes && values.stage != 3 && values.stage != Dynamic) return nothing_gathered;
+  return none;
 }
 
 /// Diagnoses the first fault with one compile error.
@@ -310,74 +248,69 @@ constexpr PolicyFault policy_fault() {
 /// expects a type; the user needs `ZeRO<1>`.
 template <class... Ps>
 constexpr bool diagnose_policies() {
-  constexpr PolicyFault fault = policy_fault<Ps...>();
-  static_assert(fault != PolicyFault::no_policy,
+  using enum PolicyFault;
+  constexpr PolicyFault fault = policy_fault(policies_of<Ps...>);
+  static_assert(fault != no_policy,
                 "distx::DataParallel: one of the types is not a policy: policies are ZeRO<0> to ZeRO<3>, "
                 "ZeRO<Dynamic>, Accumulate<Local> or <Sharded>, Reproducible<V>, Precision<Communication>, "
                 "Compress<Gradients, Weights>, Hybrid, Replicate and On<Space>; run-time settings are "
                 "DataParallelOptions");
-  static_assert(fault != PolicyFault::two_stages,
-                "distx::DataParallel: the policies contain ZeRO twice; keep one stage");
-  static_assert(fault != PolicyFault::two_spaces,
+  static_assert(fault != two_stages, "distx::DataParallel: the policies contain ZeRO twice; keep one stage");
+  static_assert(fault != two_spaces,
                 "distx::DataParallel: the policies contain On<Space> twice; keep one memory space");
-  static_assert(fault != PolicyFault::two_accumulations,
+  static_assert(fault != two_accumulations,
                 "distx::DataParallel: the policies contain Accumulate twice; keep Local or Sharded");
-  static_assert(fault != PolicyFault::virtual_ranks,
+  static_assert(fault != virtual_ranks,
                 "distx::DataParallel: the number of virtual ranks of Reproducible must be a power of two, such as "
                 "Reproducible<8>");
-  static_assert(fault != PolicyFault::reproducible_accumulates,
+  static_assert(fault != reproducible_accumulates,
                 "distx::DataParallel: Reproducible says how gradients of micro-batches are added; keep it once, and "
                 "remove Accumulate");
-  static_assert(fault != PolicyFault::reproducible_hybrid,
+  static_assert(fault != reproducible_hybrid,
                 "distx::DataParallel: Reproducible does not support Hybrid, which adds gradients in groups of ranks "
                 "first; remove one of them");
-  static_assert(fault != PolicyFault::reproducible_elsewhere,
+  static_assert(fault != reproducible_elsewhere,
                 "distx::DataParallel: Reproducible supports host memory only; remove it, or On<Space>");
-  static_assert(fault != PolicyFault::whole_gradients,
+  static_assert(fault != whole_gradients,
                 "distx::DataParallel: Accumulate<Local> needs whole gradients, which ZeRO<2> and ZeRO<3> shard; use "
                 "Accumulate<Sharded>");
-  static_assert(fault != PolicyFault::two_precisions,
-                "distx::DataParallel: the policies contain Precision twice; keep one");
-  static_assert(fault != PolicyFault::no_compression,
+  static_assert(fault != two_precisions, "distx::DataParallel: the policies contain Precision twice; keep one");
+  static_assert(fault != no_compression,
                 "distx::DataParallel: the argument of Compress must be bfloat16, float16 or a GradientHook, which has "
                 "'std::size_t state_size(const hooks::BucketShape&) const' and 'void reduce(const "
                 "hooks::GradientBucket&) const'; a second one must be a WeightHook, such as hooks::QuantizedBlocks<>, "
                 "and the first one may be float then");
-  static_assert(fault != PolicyFault::nothing_gathered,
+  static_assert(fault != nothing_gathered,
                 "distx::DataParallel: the second argument of Compress is for weights that unshard gathers, as at stage "
                 "3; use ZeRO<3>, or remove the argument");
-  static_assert(fault != PolicyFault::two_compressions,
-                "distx::DataParallel: the policies contain Compress twice; keep one");
-  static_assert(fault != PolicyFault::compresses_precision,
+  static_assert(fault != two_compressions, "distx::DataParallel: the policies contain Compress twice; keep one");
+  static_assert(fault != compresses_precision,
                 "distx::DataParallel: Compress is for parameters of float, those of Precision are of 16 bits already; "
                 "remove Compress, or use parameters of float and remove Precision");
-  static_assert(fault != PolicyFault::hook_in_groups,
+  static_assert(fault != hook_in_groups,
                 "distx::DataParallel: a GradientHook does not support Hybrid, which averages in two groups of ranks; "
                 "remove Hybrid, or use Compress<bfloat16>");
   static_assert(
-      fault != PolicyFault::hook_elsewhere,
+      fault != hook_elsewhere,
       "distx::DataParallel: a GradientHook or WeightHook supports host memory only; use Compress<bfloat16>, or "
       "remove On<Space>");
-  static_assert(fault != PolicyFault::reproducible_compresses,
+  static_assert(fault != reproducible_compresses,
                 "distx::DataParallel: Reproducible does not support Compress, whose rounding depends on the number of "
                 "ranks; remove one of them");
-  static_assert(fault != PolicyFault::two_hybrids, "distx::DataParallel: the policies contain Hybrid twice; keep one");
-  static_assert(fault != PolicyFault::two_replicates,
-                "distx::DataParallel: the policies contain Replicate twice; keep one");
+  static_assert(fault != two_hybrids, "distx::DataParallel: the policies contain Hybrid twice; keep one");
+  static_assert(fault != two_replicates, "distx::DataParallel: the policies contain Replicate twice; keep one");
   static_assert(
-      fault != PolicyFault::replicates_hybrid,
+      fault != replicates_hybrid,
       "distx::DataParallel: Replicate does not support Hybrid, whose groups hold copies of each other; remove "
       "one of them");
-  static_assert(fault != PolicyFault::nothing_sharded,
-                "distx::DataParallel: Hybrid sharding requires ZeRO<1>, ZeRO<2> or ZeRO<3>");
-  static_assert(fault != PolicyFault::no_stage,
-                "distx::DataParallel: invalid stage of ZeRO: must be 0, 1, 2, 3 or Dynamic");
+  static_assert(fault != nothing_sharded, "distx::DataParallel: Hybrid sharding requires ZeRO<1>, ZeRO<2> or ZeRO<3>");
+  static_assert(fault != no_stage, "distx::DataParallel: invalid stage of ZeRO: must be 0, 1, 2, 3 or Dynamic");
   return true;
 }
 
 /// Whether `DataParallel<Ps...>` exists: all are policies, and no two contradict each other.
 template <class... Ps>
-concept CompatiblePolicies = policy_fault<Ps...>() == PolicyFault::none;
+concept CompatiblePolicies = policy_fault(policies_of<Ps...>) == PolicyFault::none;
 
 }  // namespace detail
 

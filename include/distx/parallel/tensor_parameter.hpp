@@ -11,19 +11,9 @@ namespace distx::inline DISTX_ABI {
 namespace detail {
 
 /// A TensorParameter in a list, type-erased.
-struct TensorEntry {
-  std::string name;
+struct TensorEntry : MeshParameter {
   MeshState* mesh;
   AxisSet cutting;  ///< the axes that shard it
-  bool empty;       ///< whether this rank's part is empty, and not in the list of parts
-  ElementType element;
-  bool trainable;
-  std::size_t rows;  ///< of the whole matrix; 0 unless it is declared as one
-  TensorPart part;
-  bool counted;
-
-  [[nodiscard]] bool trained() const noexcept { return trainable; }
-  [[nodiscard]] ElementType type() const noexcept { return element; }
 };
 
 /// Gives MeshParallel access to TensorParameters and their lists.
@@ -154,15 +144,17 @@ class TensorParameterList {
   void add_one(const TensorParameter<T, Rank, MeshT, L, Space>& parameter, const pipeline::StageUse& use) {
     const auto* const part = detail::TensorAccess::part(parameter);
     const auto list = [](const Extents<Rank>& extents) { return std::vector(extents.begin(), extents.end()); };
-    entries_.push_back({parameter.name(),
+    const detail::AxisSet cutting = detail::sharding_of(parameter).sharded_axes();
+    entries_.push_back({{.name = parameter.name(),
+                         .type = distx::element_type<T>,
+                         .empty = part == nullptr,
+                         .part = {list(parameter.extents()), list(parameter.offset()), list(parameter.local_extents())},
+                         .counted = use.counted,
+                         .sharded = cutting != 0,
+                         .trained = parameter.trainable_,
+                         .rows = parameter.rows_},
                         &detail::state_of(parameter.mesh()),
-                        detail::sharding_of(parameter).sharded_axes(),
-                        part == nullptr,
-                        distx::element_type<T>,
-                        parameter.trainable_,
-                        parameter.rows_,
-                        {list(parameter.extents()), list(parameter.offset()), list(parameter.local_extents())},
-                        use.counted});
+                        cutting});
     if (part == nullptr) return;
     parts_.add(*part);
     detail::ParameterListAccess::repeat_last(parts_, use.micro_batches);

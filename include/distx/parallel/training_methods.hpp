@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/core/detail/revocation_reason.hpp"
-#include "distx/parallel/detail/engine/engine_owner.hpp"
+#include "distx/parallel/detail/engine/engine_interface.hpp"
 #include "distx/parallel/detail/training_access.hpp"
 #include "distx/parallel/detail/training_arguments.hpp"
+#include "distx/parallel/exponential_average.hpp"
 #include "distx/parallel/policies.hpp"
 #include "distx/parallel/unsharded.hpp"
 
@@ -25,14 +26,14 @@ class TrainingMethods {
   /// The type that `unshard` returns.
   using scope = Unsharded<space>;
   /// The stage of ZeRO, or Dynamic.
-  static constexpr int stage = detail::stage_of<Policies...>;
-  static constexpr detail::Accumulation accumulation = detail::accumulation_of<Policies...>();
+  static constexpr int stage = detail::policies_of<Policies...>.values.stage;
+  static constexpr detail::Accumulation accumulation = detail::policies_of<Policies...>.values.accumulation;
   /// Whether the policies contain Accumulate or Reproducible, one of which `micro_batch` needs.
   static constexpr bool accumulates = accumulation != detail::Accumulation::none;
   /// The argument of Reproducible, or 0 without it.
-  static constexpr int virtual_ranks = detail::virtual_ranks_of<Policies...>;
+  static constexpr int virtual_ranks = detail::policies_of<Policies...>.values.virtual_ranks;
   /// Whether the policies contain Replicate.
-  static constexpr bool replicates = detail::replicates_named<Policies...> > 0;
+  static constexpr bool replicates = detail::policies_of<Policies...>.values.replicate;
 
   /// Returns the values of a parameter.
   /// @throws InvalidState at stage 3 outside the scopes of `unshard`
@@ -48,12 +49,8 @@ class TrainingMethods {
   /// @throws InvalidArgument if the parameter is frozen; InvalidState from `ready` until the next step
   template <detail::ParameterElement T>
   [[nodiscard]] Span<T, space> gradient(const Parameter<T, space>& parameter, const std::optional<stream>& after = {}) {
-    if constexpr (Alone) {
-      return parameter.gradient(on(after));
-    } else {
-      const auto on_device = engine_->check_gradient();
-      return parameter.gradient(on(after));
-    }
+    [[maybe_unused]] const auto on_device = check_gradient();
+    return parameter.gradient(on(after));
   }
   template <detail::ParameterElement T>
   [[nodiscard]] Span<T, space> gradient(const ParameterRef<T, space>& parameter,
@@ -68,12 +65,8 @@ class TrainingMethods {
   template <detail::ParameterElement T>
   void add_gradient(const Parameter<T, space>& parameter, Span<const std::type_identity_t<T>, space> values,
                     const std::optional<stream>& after = {}) {
-    if constexpr (Alone) {
-      parameter.add_gradient(values, on(after));
-    } else {
-      const auto on_device = engine_->check_gradient();
-      parameter.add_gradient(values, on(after));
-    }
+    [[maybe_unused]] const auto on_device = check_gradient();
+    parameter.add_gradient(values, on(after));
   }
 
   /// Makes the weights of the parameters' units whole until the returned scope ends; takes what `ready` takes.
@@ -216,6 +209,21 @@ class TrainingMethods {
   void release(const std::optional<stream>& after = {}, const here& location = here::current()) {
     engine_->release(on(after), location);
   }
+  /// Calls f(name, values) for every parameter, in the order of the list, with its whole values, which are valid during
+  /// the call. At stage 3, one unit at a time is gathered, exactly with Compress too. Collective, between steps.
+  /// @throws InvalidState in a scope of `unshard` if Compress encodes weights
+  template <std::invocable<const std::string&, Span<const AnyElement, space>> F>
+  void for_each_full_weight(F&& f, const std::optional<stream>& after = {}, const here& location = here::current()) {
+    engine_->for_each_full_weight(std::ref(f), on(after), location);
+  }
+  /// Returns an exponential moving average that starts from the current weights; it must not outlive the training.
+  /// @param decay  in [0, 1), such as 0.999
+  /// @throws InvalidArgument for another decay
+  [[nodiscard]] ExponentialAverage<space> ema(double decay, const std::optional<stream>& after = {},
+                                              const here& location = here::current()) {
+    static_assert(!replicates, "distx: ema: an average is not copied by Replicate; remove one of them");
+    return ExponentialAverage<space>(*engine_, decay, on(after), location);
+  }
   /// Returns all that the training needs to be resumed: weights, the optimizer's arrays by name, and counters, with
   /// what this rank holds of them. Local, between steps. `distx/checkpoint.hpp` saves and loads it.
   /// @throws InvalidState during a step, or while an average is swapped in
@@ -284,28 +292,26 @@ class TrainingMethods {
     if (stage == Dynamic && !options.stage) fail("ZeRO<Dynamic> needs .stage; set it to 0, 1, 2 or 3");
     if (stage == Dynamic && !(*options.stage >= 0 && *options.stage <= 3))
       fail("invalid .stage = " + std::to_string(*options.stage) + ": must be 0, 1, 2 or 3");
-    const int chosen = stage == Dynamic ? *options.stage : stage;
-    if (chosen >= 2 && accumulation == detail::Accumulation::local)
-      fail("Accumulate<Local> needs whole gradients, which stage " + std::to_string(chosen) +
+    auto chosen = detail::policies_of<Policies...>.values;
+    if (stage == Dynamic) chosen.stage = *options.stage;
+    chosen.part_of_model = part_of_model;
+    if (chosen.stage >= 2 && accumulation == detail::Accumulation::local)
+      fail("Accumulate<Local> needs whole gradients, which stage " + std::to_string(chosen.stage) +
            " of ZeRO shards; use Accumulate<Sharded>");
-    if (chosen == 0 && detail::hybrid_named<Policies...>)
-      fail("Hybrid sharding requires stage 1, 2 or 3 of ZeRO; set .stage");
-    if (chosen != 3 && detail::weight_hook_of<Policies...>() != nullptr)
+    if (chosen.stage == 0 && chosen.hybrid) fail("Hybrid sharding requires stage 1, 2 or 3 of ZeRO; set .stage");
+    if (chosen.stage != 3 && chosen.weight_hook != nullptr)
       fail(
           "the second argument of Compress is for weights that unshard gathers, as at stage 3 of ZeRO; set .stage = 3, "
           "or remove the argument");
-    return {chosen,
-            accumulation,
-            detail::communication_of_policies<Policies...>(),
-            detail::hybrid_named<Policies...>,
-            replicates,
-            part_of_model,
-            virtual_ranks,
-            detail::compressed_type_of<Policies...>(),
-            detail::hook_of<Policies...>(),
-            detail::weight_hook_of<Policies...>()};
+    return chosen;
   }
 
+  auto check_gradient() {
+    if constexpr (Alone)
+      return nullptr;
+    else
+      return engine_->check_gradient();
+  }
   void ready_one(const OnStream& after, const detail::ReadyArgument& parameters) {
     if constexpr (!Alone)
       parameters.for_each([&](const void* identity, bool) { engine_->ready(identity, after.on, after.location); });

@@ -29,14 +29,10 @@ class [[nodiscard]] Unsharded {
  public:
   /// Constructs an empty scope.
   Unsharded() noexcept = default;
-  Unsharded(Unsharded&& other) noexcept
-      : gatherer_(std::move(other.gatherer_)), units_(std::exchange(other.units_, {})) {}
-  Unsharded& operator=(Unsharded&& other) noexcept {
-    if (this != &other) {
-      end();
-      gatherer_ = std::move(other.gatherer_);
-      units_ = std::exchange(other.units_, {});
-    }
+  Unsharded(Unsharded&&) noexcept = default;
+  Unsharded& operator=(Unsharded other) noexcept {
+    std::swap(gatherer_, other.gatherer_);
+    std::swap(units_, other.units_);
     return *this;
   }
   ~Unsharded() {

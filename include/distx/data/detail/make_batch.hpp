@@ -19,17 +19,6 @@ concept MakesBatches = std::invocable<const Make&, std::span<const std::size_t>>
 template <class Make>
 concept MakesSamples = !MakesBatches<Make> && std::invocable<const Make&, std::size_t>;
 
-template <class Make>
-struct batch_of;
-template <MakesBatches Make>
-struct batch_of<Make> {
-  using type = std::remove_cvref_t<std::invoke_result_t<const Make&, std::span<const std::size_t>>>;
-};
-template <MakesSamples Make>
-struct batch_of<Make> {
-  using type = std::vector<std::remove_cvref_t<std::invoke_result_t<const Make&, std::size_t>>>;
-};
-
 /// Returns the numbers of samples as text, of a long list the first ones.
 [[nodiscard]] inline std::string listed_samples(std::span<const std::size_t> samples) {
   constexpr std::size_t most = 16;
@@ -59,8 +48,8 @@ struct batch_of<Make> {
 /// Makes the batch of these samples.
 /// @throws DataError that names the samples if `make` throws
 template <class Make>
-[[nodiscard]] typename batch_of<Make>::type make_batch(const Make& make, std::span<const std::size_t> samples,
-                                                       std::uint64_t epoch, const ErrorContext& context) {
+[[nodiscard]] auto make_batch(const Make& make, std::span<const std::size_t> samples, std::uint64_t epoch,
+                              const ErrorContext& context) {
   if constexpr (MakesBatches<Make>) {
     try {
       return make(samples);
@@ -68,7 +57,7 @@ template <class Make>
       throw_data_error(samples, epoch, context);
     }
   } else {
-    typename batch_of<Make>::type batch;
+    std::vector<std::remove_cvref_t<std::invoke_result_t<const Make&, std::size_t>>> batch;
     batch.reserve(samples.size());
     for (const auto& sample : samples) try {
         batch.push_back(make(sample));

@@ -4,8 +4,7 @@
 #include <random>
 #include <utility>
 
-#include "distx/core/version.hpp"
-#include "distx/data/detail/permutation.hpp"
+#include "distx/data/distributed_sampler.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
 

@@ -28,23 +28,18 @@ inline constexpr bool is_parameter_pointer =
 template <class A>
 concept RangeOfRefs = iteration::Range<A> && is_parameter_ref<iteration::iterated_t<A>>;
 
-/// The element type of a ParameterRef, a Parameter or a pointer to one.
+/// Whether a ParameterRef or a Parameter is of float or double.
 template <class P>
-struct parameter_element {
-  static constexpr bool is_reduced_precision = true;  // unknown
-};
+inline constexpr bool has_full_precision = false;
 template <template <class, class> class P, class T, class S>
-struct parameter_element<P<T, S>> {
-  static constexpr bool is_reduced_precision = !FloatingElement<T> || sizeof(T) == 2;
-};
+inline constexpr bool has_full_precision<P<T, S>> = FloatingElement<T> && sizeof(T) != 2;
 
 /// A range of parameters that are all of float or double.
 template <class A>
-concept RangeOfFullPrecision =
-    iteration::Range<A> &&
-    (is_parameter_ref<iteration::iterated_t<A>> || is_parameter<iteration::iterated_t<A>> ||
-     is_parameter_pointer<iteration::iterated_t<A>>) &&
-    !parameter_element<std::remove_cv_t<std::remove_pointer_t<iteration::iterated_t<A>>>>::is_reduced_precision;
+concept RangeOfFullPrecision = iteration::Range<A> &&
+                               (is_parameter_ref<iteration::iterated_t<A>> || is_parameter<iteration::iterated_t<A>> ||
+                                is_parameter_pointer<iteration::iterated_t<A>>) &&
+                               has_full_precision<std::remove_cv_t<std::remove_pointer_t<iteration::iterated_t<A>>>>;
 
 /// A range of what `ready` takes.
 template <class A>

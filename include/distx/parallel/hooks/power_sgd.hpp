@@ -57,47 +57,45 @@ struct PowerSGD {
   }
   static void reduce_factors(const GradientBucket& bucket) {
     const Sizes sizes(bucket.shape);
-    const auto errors = bucket.state.subspan(0, sizes.errors);
     const auto first = bucket.state.subspan(sizes.errors, sizes.first);  // every P, and what is averaged exactly
     const auto second = bucket.state.subspan(sizes.errors + sizes.first, sizes.second);  // every Qᵀ
-    float* error = errors.data();
-    float* p = first.data();
-    float* q = second.data();
-    for (const auto& each : bucket.shape.parameters) {
-      const auto gradient = bucket.gradients.subspan(each.begin, each.size);
-      if (!compressed(each)) {
-        p = std::copy(gradient.begin(), gradient.end(), p);
-        continue;
-      }
-      const std::size_t columns = each.size / each.rows;
-      for (std::size_t i = 0; i < each.size; ++i) gradient[i] += *error++;
+    for_each_part(bucket, [](const Part& part) {
+      const auto& [size, rows, columns, gradient, error, p, q] = part;
+      if (rows == 0) std::copy(gradient, gradient + size, p);  // and nothing else
+      for (std::size_t i = 0; i < rows * columns; ++i) gradient[i] += error[i];
       for (std::size_t k = 0; k < Rank; ++k) normalize(q + k * columns, columns, k);
-      for (std::size_t row = 0; row < each.rows; ++row)
+      for (std::size_t row = 0; row < rows; ++row)
         for (std::size_t k = 0; k < Rank; ++k)
-          p[k * each.rows + row] = dot(gradient.data() + row * columns, q + k * columns, columns);
-      p += Rank * each.rows;
-      q += Rank * columns;
-    }
+          p[k * rows + row] = dot(gradient + row * columns, q + k * columns, columns);
+    });
     all_reduce(bucket.comm, first, average, bucket.location);
-    p = first.data();
-    q = second.data();
-    for (const auto& each : bucket.shape.parameters) {
-      if (!compressed(each)) {
-        p += each.size;
-        continue;
-      }
-      const std::size_t columns = each.size / each.rows;
-      orthogonalize(p, each.rows);
+    for_each_part(bucket, [](const Part& part) {
+      const auto& [size, rows, columns, gradient, error, p, q] = part;
+      orthogonalize(p, rows);
       std::fill(q, q + Rank * columns, 0.0F);
-      for (std::size_t row = 0; row < each.rows; ++row)
+      for (std::size_t row = 0; row < rows; ++row)
         for (std::size_t k = 0; k < Rank; ++k)
-          add_scaled(q + k * columns, p[k * each.rows + row], bucket.gradients.data() + each.begin + row * columns,
-                     columns);
-      p += Rank * each.rows;
+          add_scaled(q + k * columns, p[k * rows + row], gradient + row * columns, columns);
+    });
+    if (!second.empty()) all_reduce(bucket.comm, second, average, bucket.location);
+    for_each_part(bucket, [](const Part& part) { restore(part); });
+  }
+  /// A gradient and its state. Without P and Q, `rows` is 0, and `p` is where it is averaged exactly.
+  struct Part {
+    std::size_t size, rows, columns;
+    float *gradient, *error, *p, *q;
+  };
+  template <class F>
+  static void for_each_part(const GradientBucket& bucket, F&& f) {
+    const Sizes sizes(bucket.shape);
+    float *error = bucket.state.data(), *p = error + sizes.errors, *q = p + sizes.first;
+    for (const auto& each : bucket.shape.parameters) {
+      const std::size_t rows = compressed(each) ? each.rows : 0, columns = rows > 0 ? each.size / rows : 0;
+      f(Part{each.size, rows, columns, bucket.gradients.data() + each.begin, error, p, q});
+      error += rows * columns;
+      p += rows > 0 ? Rank * rows : each.size;
       q += Rank * columns;
     }
-    if (!second.empty()) all_reduce(bucket.comm, second, average, bucket.location);
-    restore(bucket, errors.data(), first.data(), second.data());
   }
   /// The elements of each part of the state.
   struct Sizes {
@@ -168,26 +166,17 @@ struct PowerSGD {
     }
   }
   /// Writes the averages in place of the gradients, and the errors.
-  static void restore(const GradientBucket& bucket, float* error, const float* p, const float* q) {
-    for (const auto& each : bucket.shape.parameters) {
-      float* gradient = bucket.gradients.data() + each.begin;
-      if (!compressed(each)) {
-        std::copy(p, p + each.size, gradient);
-        p += each.size;
-        continue;
+  static void restore(Part part) {
+    auto& [size, rows, columns, gradient, error, p, q] = part;
+    if (rows == 0) std::copy(p, p + size, gradient);
+    for (std::size_t row = 0; row < rows; ++row, gradient += columns, error += columns) {
+      std::copy(gradient, gradient + columns, error);
+      std::fill(gradient, gradient + columns, 0.0F);
+      for (std::size_t k = 0; k < Rank; ++k) add_scaled(gradient, p[k * rows + row], q + k * columns, columns);
+      for (std::size_t i = 0; i < columns; ++i) {
+        const float lost = error[i] - gradient[i];
+        error[i] = detail::is_finite(lost) ? lost : 0;
       }
-      const std::size_t columns = each.size / each.rows;
-      for (std::size_t row = 0; row < each.rows; ++row, gradient += columns, error += columns) {
-        std::copy(gradient, gradient + columns, error);
-        std::fill(gradient, gradient + columns, 0.0F);
-        for (std::size_t k = 0; k < Rank; ++k) add_scaled(gradient, p[k * each.rows + row], q + k * columns, columns);
-        for (std::size_t i = 0; i < columns; ++i) {
-          const float lost = error[i] - gradient[i];
-          error[i] = detail::is_finite(lost) ? lost : 0;
-        }
-      }
-      p += Rank * each.rows;
-      q += Rank * columns;
     }
   }
 };

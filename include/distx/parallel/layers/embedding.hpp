@@ -97,7 +97,9 @@ class ParallelOutput {
 /// @tparam T  the element type
 /// @tparam Split  a TensorParallel
 template <class T, class Split>
-class ParallelEmbedding {
+class ParallelEmbedding : private ParallelOutput<T, Split> {
+  using Output = ParallelOutput<T, Split>;
+
  public:
   /// @param context  the maximum length of a sequence
   /// @param tokens, positions  tokens(index) and positions(index) return the first weights at an index of (vocabulary,
@@ -106,7 +108,7 @@ class ParallelEmbedding {
   template <class F, class G>
   ParallelEmbedding(const std::string& name, const typename Split::mesh& mesh, std::size_t vocabulary,
                     std::size_t context, std::size_t width, F tokens, G positions, int uses = 2)
-      : output_(name + ".tokens", mesh, vocabulary, width, std::move(tokens), {.uses = uses}),
+      : Output(name + ".tokens", mesh, vocabulary, width, std::move(tokens), {.uses = uses}),
         positions_(name + ".positions", mesh, {context, width}, std::move(positions)) {}
 
   /// Calls f(parameter) for every TensorParameter.
@@ -115,7 +117,7 @@ class ParallelEmbedding {
     f(tokens());
     f(positions_);
   }
-  [[nodiscard]] const auto& tokens() const noexcept { return output_.tokens(); }
+  using Output::tokens;
 
   /// Returns (batch, length, width) in the residual layout, from ids (batch, length). Collective over the model axis.
   /// @throws InvalidArgument on every rank if the length exceeds the context
@@ -156,17 +158,8 @@ class ParallelEmbedding {
                        }));
   }
 
-  /// Call ParallelOutput's functions on the table of tokens.
-  /// @{
-  template <class X, class Training>
-  [[nodiscard]] auto logits(const X& tokens, Training& training) const {
-    return output_.logits(tokens, training);
-  }
-  template <class X, class G, class Training>
-  [[nodiscard]] auto logits_backward(const X& tokens, const G& gradient, Training& training) const {
-    return output_.logits_backward(tokens, gradient, training);
-  }
-  /// @}
+  using Output::logits;
+  using Output::logits_backward;
 
  private:
   /// Returns the positions of this rank's tokens, (batch, length), which with a ring are not consecutive.
@@ -177,7 +170,6 @@ class ParallelEmbedding {
         x.mesh(), {x.extent(0), x.extent(1)}, [=](const Extents<2>& index) { return order.position(index[1]); });
   }
 
-  ParallelOutput<T, Split> output_;
   typename Split::template weight<T, 2> positions_;
 };
 

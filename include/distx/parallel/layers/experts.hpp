@@ -72,7 +72,7 @@ class ParallelExperts : public detail::ResidualBranch<ParallelExperts<T, Split>,
   using C = accumulator_t<T>;
   using Tokens = typename Split::template tensor<T, 3, typename Split::tokens>;
   using Terms = typename Split::template tensor<T, 3, typename Split::tokens, Partial<Model>>;
-  using Sums = Layout<Partial<typename Split::data>, typename detail::PartialAlong<typename Split::context>::type>;
+  using Sums = Layout<Partial<typename Split::data>, detail::PartialAlong<typename Split::context>>;
   using Held = detail::ExpertActivations<C>;
 
  public:
@@ -139,8 +139,8 @@ class ParallelExperts : public detail::ResidualBranch<ParallelExperts<T, Split>,
     const std::size_t n = count(tokens), width = tokens.extent(2), experts = gate_.extent(1);
     Buffer<C> logits(n * experts, uninitialized);
     const auto& gate = detail::computed(gate_);
-    multiply(rows(logits, n, experts), rows(tokens.local(), n, width), {gate.local(), width, experts});
-    detail::Routing<C> routing(rows(logits, n, experts), *settings_);
+    multiply(rows(logits.span(), n, experts), rows(tokens.local(), n, width), {gate.local(), width, experts});
+    detail::Routing<C> routing(rows(logits.span(), n, experts), *settings_);
     if (settings_->on_routed) settings_->on_routed(routing.report(name_));
 
     ExpertDispatch dispatch(gate_.mesh().template along<Axis>(), routing.sizes());
@@ -181,11 +181,11 @@ class ParallelExperts : public detail::ResidualBranch<ParallelExperts<T, Split>,
     routing.backward(returned.data(), slopes, width, *settings_, share_of_losses(tokens), of_logits.data());
     typename Split::template tensor<T, 2, Sums, Partial<Axis>, Partial<Model>> of_gate(gate_.mesh(), gate_.extents());
     multiply({of_gate.local(), width, experts}, rows(tokens.local(), n, width).transpose(),
-             rows(of_logits, n, experts));
+             rows(of_logits.span(), n, experts));
     training.ready(gate_, of_gate);
     Terms of_tokens(gate_.mesh(), tokens.extents());
     const auto& gate = detail::computed(gate_);
-    multiply(rows(of_tokens.local(), n, width), rows(of_logits, n, experts),
+    multiply(rows(of_tokens.local(), n, width), rows(of_logits.span(), n, experts),
              MatrixRef<const C>{gate.local(), width, experts}.transpose());
     routing.add_to(of_tokens.local().data(), of_rows.data(), width, false);
     return of_tokens;
@@ -194,9 +194,6 @@ class ParallelExperts : public detail::ResidualBranch<ParallelExperts<T, Split>,
   template <class V>
   static MatrixRef<V> rows(Span<V> values, std::size_t count, std::size_t columns) {
     return {values, count, columns};
-  }
-  static MatrixRef<C> rows(const Buffer<C>& values, std::size_t count, std::size_t columns) {
-    return {values.span(), count, columns};
   }
   static void multiply(MatrixRef<C> out, MatrixRef<const C> left, MatrixRef<const C> right) {
     detail::multiply(HostStream{}, out, left, right);
@@ -223,7 +220,7 @@ class ParallelExperts : public detail::ResidualBranch<ParallelExperts<T, Split>,
         return detail::rows_from(values.span(), begin, size, columns);
       };
       slopes = Buffer<C>(size * inner, uninitialized);
-      const auto of_active = rows(slopes, size, inner), results = part(of_results, width);
+      const auto of_active = rows(slopes.span(), size, inner), results = part(of_results, width);
       multiply(of_active, results, of_expert(narrow, expert).transpose());
       const auto add_product = [&](MatrixRef<C> sum, const auto& left, const auto& right) {
         const MatrixRef<C> to{product.span(), sum.rows, sum.columns};

@@ -8,29 +8,6 @@
 
 namespace distx::inline DISTX_ABI {
 
-namespace detail {
-
-/// A shard along an axis, or no placement without one.
-template <std::size_t Dim, class Axis>
-struct ShardAlong {
-  using type = Shard<Dim, Axis>;
-};
-template <std::size_t Dim>
-struct ShardAlong<Dim, void> {
-  using type = Layout<>;
-};
-/// Terms along an axis, or no placement without one.
-template <class Axis>
-struct PartialAlong {
-  using type = Partial<Axis>;
-};
-template <>
-struct PartialAlong<void> {
-  using type = Layout<>;
-};
-
-}  // namespace detail
-
 namespace layers {
 
 /// Chooses ring attention along a context axis: a TensorParallel's argument `Context` is `Ring<Axis>`.
@@ -40,6 +17,13 @@ struct Ring {};
 }  // namespace layers
 
 namespace detail {
+
+/// A shard along an axis, or no placement without one.
+template <std::size_t Dim, class Axis>
+using ShardAlong = std::conditional_t<std::is_void_v<Axis>, Layout<>, Shard<Dim, Axis>>;
+/// Terms along an axis, or no placement without one.
+template <class Axis>
+using PartialAlong = std::conditional_t<std::is_void_v<Axis>, Layout<>, Partial<Axis>>;
 
 /// The axis of an argument `Context`, and whether attention along it is ring attention.
 template <class Context>
@@ -81,15 +65,15 @@ struct TensorParallel {
   static constexpr bool ring = detail::ContextAxis<Context>::ring;  ///< whether attention is ring attention
   using experts = Experts;
   /// The layout of whole sequences: this rank's batches.
-  using batches = Layout<Shard<0, Data>, typename detail::ShardAlong<0, Experts>::type>;
+  using batches = Layout<Shard<0, Data>, detail::ShardAlong<0, Experts>>;
   /// The layout of a sharded weight's other operand: this rank's tokens.
-  using tokens = Layout<batches, typename detail::ShardAlong<1, context>::type>;
+  using tokens = Layout<batches, detail::ShardAlong<1, context>>;
   /// The layout of the residual stream between layers.
   using residual = Layout<tokens, std::conditional_t<SequenceParallel, Shard<1, Model>, Replicated<Model>>>;
   /// The layout of this rank's heads, which are dimension `Dim`: of whole sequences, or with ring attention of this
   /// rank's tokens.
   template <std::size_t Dim>
-  using heads = Layout<batches, Shard<Dim, Model>, typename detail::ShardAlong<ring ? 1 : Dim, context>::type>;
+  using heads = Layout<batches, Shard<Dim, Model>, detail::ShardAlong<ring ? 1 : Dim, context>>;
 
   /// A weight of the model.
   template <class T, std::size_t Rank, class... Ps>

@@ -105,32 +105,29 @@ class Pipeline {
   /// @param stages  one for each chunk of the schedule, in order; they outlive this object, and so does `training`
   /// @throws InvalidArgument if the numbers of ranks or stages differ from the schedule's
   /// @throws MismatchError on every rank if the schedules, or the tensors between stages, differ
-  Pipeline(AnyCommunicator<Space>& along, Schedule schedule, std::span<const Stage> stages, Training& training,
+  template <AnySchedule S>
+  Pipeline(AnyCommunicator<Space>& along, const S& schedule, std::span<const Stage> stages, Training& training,
            const here& location = here::current())
-      : Pipeline(Unchecked(), along, std::move(schedule), stages, training, location) {
-    if (schedule_.splits_backward())
+      : Pipeline(Unchecked(), along, plain(schedule), stages, training, location) {
+    if constexpr (std::same_as<S, SplitSchedule>) {
+      constexpr bool splits = SplitBackward<Stage, Training>;  // named, so that compilers explain no more
+      static_assert(
+          splits,
+          "distx::pipeline::Pipeline: this schedule splits backward passes, and the stage has no backward_input and "
+          "backward_weight; see pipeline::SplitBackward, or choose another schedule");
+    } else if (schedule_.splits_backward()) {
       throw InvalidArgument("schedule '" + std::string(schedule_.name()) +
                                 "' splits backward passes: make a SplitSchedule of it, whose pipeline compiles for "
                                 "stages that can",
                             context("Pipeline", location));
+    }
   }
-  Pipeline(AnyCommunicator<Space>& along, Schedule schedule, const Stage& stage, Training& training,
+  template <AnySchedule S>
+  Pipeline(AnyCommunicator<Space>& along, const S& schedule, const Stage& stage, Training& training,
            const here& location = here::current())
-      : Pipeline(along, std::move(schedule), std::span(&stage, 1), training, location) {}
-  Pipeline(AnyCommunicator<Space>&, Schedule, const Stage&&, Training&, const here& = {}) = delete;
-  Pipeline(AnyCommunicator<Space>& along, SplitSchedule schedule, std::span<const Stage> stages, Training& training,
-           const here& location = here::current())
-      : Pipeline(Unchecked(), along, schedule.schedule(), stages, training, location) {
-    constexpr bool splits = SplitBackward<Stage, Training>;  // named, so that compilers explain no more
-    static_assert(
-        splits,
-        "distx::pipeline::Pipeline: this schedule splits backward passes, and the stage has no backward_input and "
-        "backward_weight; see pipeline::SplitBackward, or choose another schedule");
-  }
-  Pipeline(AnyCommunicator<Space>& along, SplitSchedule schedule, const Stage& stage, Training& training,
-           const here& location = here::current())
-      : Pipeline(along, std::move(schedule), std::span(&stage, 1), training, location) {}
-  Pipeline(AnyCommunicator<Space>&, SplitSchedule, const Stage&&, Training&, const here& = {}) = delete;
+      : Pipeline(along, schedule, std::span(&stage, 1), training, location) {}
+  template <AnySchedule S>
+  Pipeline(AnyCommunicator<Space>&, const S&, const Stage&&, Training&, const here& = {}) = delete;
 
   /// Makes the forward and backward passes of all micro-batches, by the schedule. Collective over all stages.
   /// @throws InvalidState for a stage whose results are not those of its position; errors of the stages and of messages

@@ -169,41 +169,27 @@ class ScheduleCheck {
     if (is_done(action) || (half && is_done(Action::backward)) ||
         (action == Action::backward && is_done(Action::backward_input)))
       return ScheduleFault::repeated;
-    switch (action) {
-      case Action::receive_input:
-      case Action::receive_gradient: {
-        const std::size_t queue = 2 * at + (action == Action::receive_input ? 0 : 1);
-        if (received_[queue] == sent_[queue].size()) return ScheduleFault::deadlock;
-        if (sent_[queue][received_[queue]++] != micro_batch) return ScheduleFault::out_of_order;
-        break;
-      }
-      case Action::forward:
-        if (needed(stage, Action::receive_input) && !is_done(Action::receive_input)) return ScheduleFault::too_early;
-        if (int& alive = alive_[static_cast<std::size_t>(rank)]; ++alive > most_alive_)
-          return ScheduleFault::too_many_alive;
-        else
-          peak_[static_cast<std::size_t>(rank)] = std::max(peak_[static_cast<std::size_t>(rank)], alive);
-        break;
-      case Action::send_output:
-        if (!is_done(Action::forward)) return ScheduleFault::too_early;
-        sent_[2 * (at + 1)].push_back(micro_batch);
-        break;
-      case Action::backward:
-      case Action::backward_input:
-        if (!is_done(Action::forward) ||
-            (needed(stage, Action::receive_gradient) && !is_done(Action::receive_gradient)))
-          return ScheduleFault::too_early;
-        break;
-      case Action::backward_weight:
-        if (!is_done(Action::backward_input)) return ScheduleFault::too_early;
-        break;
-      case Action::send_gradient:
-        if (!is_done(Action::backward) && !is_done(Action::backward_input)) return ScheduleFault::too_early;
-        sent_[2 * (at - 1) + 1].push_back(micro_batch);
-        break;
+    const auto lacks = [&](Action other) { return needed(stage, other) && !is_done(other); };
+    const bool computes_input = action == Action::backward || action == Action::backward_input;
+    if ((action == Action::forward && lacks(Action::receive_input)) ||
+        (action == Action::send_output && lacks(Action::forward)) ||
+        (computes_input && (lacks(Action::forward) || lacks(Action::receive_gradient))) ||
+        (action == Action::backward_weight && lacks(Action::backward_input)) ||
+        (action == Action::send_gradient && lacks(Action::backward) && lacks(Action::backward_input)))
+      return ScheduleFault::too_early;
+    if (action == Action::receive_input || action == Action::receive_gradient) {
+      const std::size_t queue = 2 * at + (action == Action::receive_input ? 0 : 1);
+      if (received_[queue] == sent_[queue].size()) return ScheduleFault::deadlock;  // or not sent yet
+      if (sent_[queue][received_[queue]++] != micro_batch) return ScheduleFault::out_of_order;
     }
-    if (action == Action::backward || action == Action::backward_input)
-      if (input_order_[at]++ != micro_batch) return ScheduleFault::out_of_order;
+    if (action == Action::forward) {
+      int &alive = alive_[static_cast<std::size_t>(rank)], &peak = peak_[static_cast<std::size_t>(rank)];
+      if (++alive > most_alive_) return ScheduleFault::too_many_alive;
+      peak = std::max(peak, alive);
+    }
+    if (action == Action::send_output) sent_[2 * (at + 1)].push_back(micro_batch);
+    if (action == Action::send_gradient) sent_[2 * (at - 1) + 1].push_back(micro_batch);
+    if (computes_input && input_order_[at]++ != micro_batch) return ScheduleFault::out_of_order;
     if (action == Action::backward || action == Action::backward_weight) {
       if (weight_order_[at]++ != micro_batch) return ScheduleFault::out_of_order;
       --alive_[static_cast<std::size_t>(rank)];
@@ -351,36 +337,29 @@ class SplitSchedule {
 [[nodiscard]] constexpr const Schedule& plain(const Schedule& schedule) noexcept { return schedule; }
 [[nodiscard]] constexpr const Schedule& plain(const SplitSchedule& schedule) noexcept { return schedule.schedule(); }
 
+/// A Schedule or a SplitSchedule.
+template <class S>
+concept AnySchedule = requires(const S& schedule) { plain(schedule); };
+
 inline void Schedule::reject(const detail::ScheduleCheck::Found& found) const {
-  using detail::ScheduleFault;
-  const auto fault = [&]() -> std::string_view {
-    switch (found.fault) {
-      case ScheduleFault::outside:
-        return "is outside the schedule's micro-batches and chunks";
-      case ScheduleFault::repeated:
-        return "is repeated";
-      case ScheduleFault::unneeded:
-        return "has no peer: the first stage has none before it, the last one none after it";
-      case ScheduleFault::too_early:
-        return "precedes a step that it depends on";
-      case ScheduleFault::out_of_order:
-        return "is out of order: a stage makes its backward passes in the order of the micro-batches, and receives "
-               "messages in the order in which they are sent";
-      case ScheduleFault::too_many_alive:
-        return "keeps more activations than allowed";
-      case ScheduleFault::never_sent:
-        return "waits for a message that is never sent";
-      case ScheduleFault::deadlock:
-        return "waits for a message whose sender waits for this rank";
-      default:
-        return "is missing";
-    }
-  }();
+  constexpr std::array<std::string_view, 10> faults{
+      "",
+      "is outside the schedule's micro-batches and chunks",
+      "is repeated",
+      "has no peer: the first stage has none before it, the last one none after it",
+      "precedes a step that it depends on",
+      "is out of order: a stage makes its backward passes in the order of the micro-batches, and receives messages in "
+      "the order in which they are sent",
+      "keeps more activations than allowed",
+      "waits for a message that is never sent",
+      "waits for a message whose sender waits for this rank",
+      "is missing"};
   std::string text = "schedule '" + std::string(name_) + "': ";
-  if (found.fault != ScheduleFault::missing) text += "step " + std::to_string(found.index) + ", ";
+  if (found.fault != detail::ScheduleFault::missing) text += "step " + std::to_string(found.index) + ", ";
   text += std::string(to_string(found.step.action)) + " of micro-batch " + std::to_string(found.step.micro_batch);
   if (shape_.chunks > 1) text += " in chunk " + std::to_string(found.step.chunk);
-  throw InvalidArgument(text + " of rank " + std::to_string(found.rank) + " " + std::string(fault),
+  throw InvalidArgument(text + " of rank " + std::to_string(found.rank) + " " +
+                            std::string(faults[static_cast<std::size_t>(found.fault)]),
                         {.operation = "Schedule"});
 }
 
@@ -390,37 +369,19 @@ inline Timeline Schedule::timeline(const Durations& durations) const {
   std::vector<double> now(ranks);
   std::vector<std::vector<double>> sent(2 * static_cast<std::size_t>(shape_.stages()));  // by receiving stage
   std::vector<std::size_t> received(sent.size());
+  const double input = durations.backward_input, weight = durations.backward_weight;
+  const std::array<double, 8> times{0, durations.forward, 0, 0, input + weight, input, weight, 0};  // by action
   const auto perform = [&](std::size_t rank, const Step& step) {
     const auto stage = static_cast<std::size_t>(step.chunk) * ranks + rank;
     const double begin = now[rank];
-    double end = begin;
-    switch (step.action) {
-      case Action::receive_input:
-      case Action::receive_gradient: {
-        const std::size_t queue = 2 * stage + (step.action == Action::receive_input ? 0 : 1);
-        if (received[queue] == sent[queue].size()) return false;
-        end = std::max(begin, sent[queue][received[queue]++] + durations.message);
-        break;
-      }
-      case Action::send_output:
-        sent[2 * (stage + 1)].push_back(begin);
-        break;
-      case Action::send_gradient:
-        sent[2 * (stage - 1) + 1].push_back(begin);
-        break;
-      case Action::forward:
-        end += durations.forward;
-        break;
-      case Action::backward:
-        end += durations.backward_input + durations.backward_weight;
-        break;
-      case Action::backward_input:
-        end += durations.backward_input;
-        break;
-      case Action::backward_weight:
-        end += durations.backward_weight;
-        break;
+    double end = begin + times[static_cast<std::size_t>(step.action)];
+    if (step.action == Action::receive_input || step.action == Action::receive_gradient) {
+      const std::size_t queue = 2 * stage + (step.action == Action::receive_input ? 0 : 1);
+      if (received[queue] == sent[queue].size()) return false;
+      end = std::max(begin, sent[queue][received[queue]++] + durations.message);
     }
+    if (step.action == Action::send_output) sent[2 * (stage + 1)].push_back(begin);
+    if (step.action == Action::send_gradient) sent[2 * (stage - 1) + 1].push_back(begin);
     made[rank].push_back({step, begin, end});
     now[rank] = end;
     return true;

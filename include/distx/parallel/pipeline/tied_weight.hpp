@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <memory>
 #include <optional>
 
 #include "distx/comm/reductions.hpp"

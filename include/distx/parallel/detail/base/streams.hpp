@@ -42,19 +42,15 @@ class CallOrder {
   using stream = typename Space::stream;
 
   void enter(stream now) {
-    if constexpr (!done_at_return<Space>) {
-      if (!last_ || ordered_.has(now)) return;
-      order<Space>(*last_, now);
-      ordered_.add(now);
-    }
+    if (!last_ || ordered_.has(now)) return;
+    order<Space>(*last_, now);
+    ordered_.add(now);
   }
   /// Ends a call that concerned all of the training.
   void leave(stream now) {
-    if constexpr (!done_at_return<Space>) {
-      last_ = now;
-      ordered_.clear();
-      ordered_.add(now);
-    }
+    last_ = now;
+    ordered_.clear();
+    ordered_.add(now);
   }
 
  private:

@@ -21,23 +21,27 @@ template <MemorySpace Space>
   return weight == ElementType::f64 ? ElementType::f64 : ElementType::f32;
 }
 
+/// Calls f with the std::type_identity of a floating type.
+template <class F>
+decltype(auto) with_type(ElementType type, F&& f) {
+  switch (type) {
+    case ElementType::f64:
+      return f(std::type_identity<double>());
+    case ElementType::bf16:
+      return f(std::type_identity<bfloat16>());
+    case ElementType::f16:
+      return f(std::type_identity<float16>());
+    default:
+      return f(std::type_identity<float>());
+  }
+}
 /// Calls f with a span of the actual element type.
 /// @pre it is a floating type
 template <MemorySpace Space, class F>
 decltype(auto) with_type(Span<AnyElement, Space> span, F&& f) {
-  const auto as = [&]<class T>(T*) -> decltype(auto) {
+  return with_type(span.type(), [&]<class T>(std::type_identity<T>) -> decltype(auto) {
     return f(Span<T, Space>(static_cast<T*>(span.data()), span.size()));
-  };
-  switch (span.type()) {
-    case ElementType::f64:
-      return as(static_cast<double*>(nullptr));
-    case ElementType::bf16:
-      return as(static_cast<bfloat16*>(nullptr));
-    case ElementType::f16:
-      return as(static_cast<float16*>(nullptr));
-    default:
-      return as(static_cast<float*>(nullptr));
-  }
+  });
 }
 
 /// to[i] += from[i].

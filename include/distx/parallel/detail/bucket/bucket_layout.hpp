@@ -1,9 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/parallel/detail/bucket/partition.hpp"
+#include <algorithm>
+#include <vector>
+
+#include "distx/comm/calls/collectives.hpp"
+#include "distx/memory/detail/lines.hpp"
 #include "distx/parallel/parameter_list.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
+
+/// A partition of a buffer into one contiguous shard per rank, in rank order; shards may be empty.
+class Partition {
+ public:
+  Partition() = default;
+
+  /// Returns the most even partition whose boundaries are multiples of 64 bytes.
+  [[nodiscard]] static Partition at_lines(std::size_t size, std::size_t element_bytes, int parts) {
+    return Partition(parts,
+                     [&](int part) { return aligned_part_begin(size * element_bytes, part, parts) / element_bytes; });
+  }
+  /// @param begins  where each shard begins, and the size of the buffer
+  [[nodiscard]] static Partition at(const std::vector<std::size_t>& begins) {
+    return Partition(static_cast<int>(begins.size()) - 1,
+                     [&](int part) { return begins[static_cast<std::size_t>(part)]; });
+  }
+
+  [[nodiscard]] std::size_t begin(int part) const noexcept { return begins_[static_cast<std::size_t>(part)]; }
+  [[nodiscard]] std::size_t end(int part) const noexcept { return begins_[static_cast<std::size_t>(part) + 1]; }
+  [[nodiscard]] std::size_t size(int part) const noexcept { return counts_[static_cast<std::size_t>(part)]; }
+  /// Returns the number of elements that a rank with the largest shard receives if every rank sends it that shard.
+  [[nodiscard]] std::size_t most_exchanged() const { return counts_.size() * *std::ranges::max_element(counts_); }
+  /// Returns the sizes of all shards, as a collective takes them; borrowed.
+  [[nodiscard]] Counts counts() const noexcept { return counts_; }
+
+ private:
+  template <class Begin>
+  Partition(int parts, Begin&& begin) {
+    for (int part = 0; part <= parts; ++part) begins_.push_back(begin(part));
+    for (std::size_t part = 0; part + 1 < begins_.size(); ++part) counts_.push_back(begins_[part + 1] - begins_[part]);
+  }
+
+  std::vector<std::size_t> begins_;
+  std::vector<std::size_t> counts_;
+};
 
 /// The range of one parameter in a flat buffer, in elements.
 struct ParameterRange {
@@ -67,5 +106,65 @@ template <MemorySpace Space>
   layout.partition = Partition::at_lines(layout.size, layout.element_bytes, parts);
   return layout;
 }
+
+/// Partitions buffers in which some parameters must stay whole, and balances the shards' sizes over all buffers.
+class BalancedPartitioner {
+ public:
+  explicit BalancedPartitioner(int parts) : loads_(static_cast<std::size_t>(parts)) {}
+
+  /// Returns the partition that minimizes the largest load. The others are split at multiples of 64 bytes.
+  template <class Whole>
+  [[nodiscard]] Partition partition(const BucketLayout& layout, Whole&& whole) {
+    std::vector<WeightedItem> items;
+    for (std::size_t i = 0; i < layout.ranges.size(); ++i) {
+      const std::size_t end = i + 1 < layout.ranges.size() ? layout.ranges[i + 1].begin : layout.size;
+      const std::size_t size = end - layout.ranges[i].begin;
+      items.push_back({size, whole(layout.ranges[i].entry) ? size : alignment_bytes / layout.element_bytes});
+    }
+    std::size_t low = 0;
+    std::size_t high = *std::max_element(loads_.begin(), loads_.end()) + layout.size;
+    while (low < high) {
+      const std::size_t middle = low + (high - low) / 2;
+      if (within(middle, items))
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    const auto begins = within(high, items).value();  // every shard can hold all
+    for (std::size_t part = 0; part < loads_.size(); ++part) loads_[part] += begins[part + 1] - begins[part];
+    return Partition::at(begins);
+  }
+
+ private:
+  struct WeightedItem {
+    std::size_t size;
+    std::size_t step;  // each shard takes a multiple of it, or the rest of the item
+  };
+
+  /// Returns where the shards begin if each takes as much as it can, in order, with no load above the limit.
+  [[nodiscard]] std::optional<std::vector<std::size_t>> within(std::size_t limit,
+                                                               const std::vector<WeightedItem>& items) const {
+    std::vector<std::size_t> begins{0};
+    std::size_t item = 0;
+    std::size_t taken = 0;  // of the item
+    for (const std::size_t load : loads_) {
+      std::size_t free = limit - std::min(limit, load);
+      std::size_t at = begins.back();
+      for (; item < items.size(); ++item, taken = 0) {
+        const std::size_t rest = items[item].size - taken;
+        const std::size_t takes = rest <= free ? rest : free / items[item].step * items[item].step;
+        taken += takes;
+        at += takes;
+        free -= takes;
+        if (takes < rest) break;
+      }
+      begins.push_back(at);
+    }
+    if (item < items.size()) return {};
+    return begins;
+  }
+
+  std::vector<std::size_t> loads_;
+};
 
 }  // namespace distx::inline DISTX_ABI::detail

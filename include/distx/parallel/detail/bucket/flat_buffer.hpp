@@ -79,9 +79,9 @@ struct FlatBuffer {
   [[nodiscard]] Span<AnyElement, Space> received(bool adds) const noexcept {
     return separate_gradient_shard && !adds && !restores ? gradient_shard : own(sent());
   }
-  /// Returns where what was received is converted back to.
-  /// @pre restores
-  [[nodiscard]] Span<AnyElement, Space> restored(bool adds) const noexcept {
+  /// Returns the reduced gradients that this rank updates with; if `adds`, those of one micro-batch, where what was
+  /// received is converted back to.
+  [[nodiscard]] Span<AnyElement, Space> reduced(bool adds = false) const noexcept {
     return separate_gradient_shard && !adds ? gradient_shard : own(gradient);
   }
   /// Returns the element type of the separate shard.
@@ -93,16 +93,18 @@ struct FlatBuffer {
           {entries[range.entry].name, range.begin, range.size, entries[range.entry].options.rows});
     return shape;
   }
-  /// Returns the reduced gradients that this rank updates with.
-  [[nodiscard]] Span<AnyElement, Space> reduced() const noexcept {
-    return separate_gradient_shard ? gradient_shard : own(gradient);
-  }
   [[nodiscard]] Segment<Space> segment(const ShardPiece& piece,
                                        const std::vector<ParameterEntry<Space>>& entries) const noexcept {
     return {piece.entry, piece.offset,
             separate_value_shard ? value_shard.subspan(piece.at - begin, piece.size)
                                  : entries[piece.entry].value_now().subspan(piece.offset, piece.size),
             reduced().subspan(piece.at - begin, piece.size)};
+  }
+
+  /// Gives owned parameters their parts of `value`, or none while it has no memory.
+  void show_values(const std::vector<ParameterEntry<Space>>& entries) const {
+    for (const auto& range : layout.ranges)
+      entries[range.entry].owned->place(value.empty() ? value : value.subspan(range.begin, range.size));
   }
 
   /// @name Copies between the user's arrays and a packed buffer; nothing for other buffers
@@ -112,20 +114,17 @@ struct FlatBuffer {
       return piece(gradient.subspan(range.begin, range.size), entries[range.entry].gradient);
     });
   }
-  void unpack_gradients(typename Space::stream stream, const std::vector<ParameterEntry<Space>>& entries) const {
-    copy_each(stream, layout.ranges, [&](const auto& range) {
-      return piece(entries[range.entry].gradient, gradient.subspan(range.begin, range.size));
-    });
-  }
   /// Packs this rank's shard.
   void pack_values(typename Space::stream stream, const std::vector<ParameterEntry<Space>>& entries) const {
     copy_each(stream, kept, [&](const auto& each) {
       return piece(gradient.subspan(each.at, each.size), entries[each.entry].value.subspan(each.offset, each.size));
     });
   }
-  void unpack_values(typename Space::stream stream, const std::vector<ParameterEntry<Space>>& entries) const {
+  /// @param to  the arrays: the entries' values or gradients
+  void unpack(typename Space::stream stream, const std::vector<ParameterEntry<Space>>& entries,
+              Span<AnyElement, Space> ParameterEntry<Space>::*to) const {
     copy_each(stream, layout.ranges, [&](const auto& range) {
-      return piece(entries[range.entry].value, gradient.subspan(range.begin, range.size));
+      return piece(entries[range.entry].*to, gradient.subspan(range.begin, range.size));
     });
   }
   /// @}

@@ -2,13 +2,64 @@
 #pragma once
 #include <cerrno>
 
+#include "distx/comm/movement.hpp"
 #include "distx/parallel/detail/bucket/allocate.hpp"
-#include "distx/parallel/detail/bucket/initial_values.hpp"
 #include "distx/parallel/detail/bucket/lay_out_buckets.hpp"
 #include "distx/parallel/detail/engine/checks/check_training.hpp"
 #include "distx/parallel/detail/engine/gather/weight_gatherer.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
+
+/// Gives owned parameters the first values of rank `root`, or those that an earlier training has left there.
+///
+/// At stage 3 one bucket at a time is whole, in memory of the pool. Collective over all ranks.
+template <MemorySpace Space>
+void set_initial_values(Buckets<Space>& buckets, const std::vector<ParameterEntry<Space>>& entries,
+                        TrainingCommunicators<Space>& comms, MemoryPool<Space>& pool, int root,
+                        const std::source_location& location) {
+  const typename Space::stream stream{};
+  for (auto& bucket : buckets) {
+    if (!bucket.owned) continue;
+    auto& buffer = bucket.buffers.front();
+    const bool sharded = buffer.separate_value_shard;
+    const bool in_place = comms.shards() == 1 && !buffer.mapped_value.empty();  // the only shard is whole
+    PoolAllocation<Space> whole;
+    Span<AnyElement, Space> values = in_place ? buffer.mapped_value : buffer.value;
+    if (sharded && !in_place) {
+      whole = pool.take_or_allocate(buffer.layout.bytes(), stream);
+      values = buffer.layout.over(whole.span());
+      fill(stream, whole.span(), std::byte{0});
+      stream.synchronize();  // an initializer may write on any stream
+    }
+    for (const auto& range : buffer.layout.ranges) {
+      auto& state = *entries[range.entry].owned;
+      const auto value = values.subspan(range.begin, range.size);
+      if (state.value.empty())
+        state.initialize(value);
+      else
+        copy(stream, bytes_of(value), bytes_of(state.value));
+      state.place(sharded ? Span<AnyElement, Space>{} : value);
+      state.value_memory = sharded ? nullptr : bucket.memory.front();
+      state.sharded = sharded;
+      if (!buffer.gradient.empty()) state.gradient = buffer.gradient.subspan(range.begin, range.size);
+    }
+    synchronize_all<Space>();
+    if (comms.all().size() > 1) make_behind(comms.all(), Broadcast<AnyElement, Space>{values, root, location}, stream);
+    if (sharded && !in_place) copy(stream, bytes_of(buffer.value_shard), bytes_of(buffer.own(values)));
+  }
+}
+
+/// Passes the optimizers' shards their first values.
+template <MemorySpace Space>
+void adopt_values(Buckets<Space>& buckets, const std::vector<ParameterEntry<Space>>& entries) {
+  for (auto& bucket : buckets) {
+    if (!bucket.trained) continue;
+    std::size_t number = 0;
+    for (const auto& buffer : bucket.buffers)
+      for (const auto& piece : buffer.updated)
+        bucket.update->adopt({}, number++, buffer.segment(piece, entries).weight);
+  }
+}
 
 /// The buckets of a training and all of its memory.
 template <MemorySpace Space>
@@ -25,22 +76,19 @@ class TrainingBuckets {
     std::size_t value_bytes = 0;
     allocate_together(comms.all(), context, [&] {
       allocate_shared(buckets_, comms, stage, options, account_);
-      const auto make_pool = [&](std::size_t bytes, auto&& allocate) {
-        return std::make_unique<MemoryPool<Space>>(account_, bytes == 0 ? nullptr : allocate(bytes));
+      const auto make_pool = [&](std::size_t bytes, AnyCommunicator<Space>* comm) {
+        constexpr auto kind = observe::MemoryKind::in_flight;
+        return std::make_unique<MemoryPool<Space>>(
+            account_, bytes == 0        ? nullptr
+                      : comm != nullptr ? allocate_tracked(*comm, account_, kind, bytes, comms.made_at())
+                                        : allocate_tracked_local<Space>(account_, kind, bytes));
       };
-      gradient_pool_ = make_pool(gradient_pool_bytes(buckets_, stage >= 2), [&](std::size_t bytes) {
-        // Gradients take their memory in any order, and NCCL wants registered memory from all ranks or from none.
-        if constexpr (HostAccessible<Space>)
-          return allocate_tracked(comms.reducing(), account_, observe::MemoryKind::in_flight, bytes, comms.made_at());
-        else
-          return allocate_tracked_local<Space>(account_, observe::MemoryKind::in_flight, bytes);
-      });
+      // Gradients take their memory in any order, and NCCL wants registered memory from all ranks or from none.
+      gradient_pool_ =
+          make_pool(gradient_pool_bytes(buckets_, stage >= 2), HostAccessible<Space> ? &comms.reducing() : nullptr);
       value_bytes = stage == 3 ? WeightGatherer<Space>::pool_bytes(buckets_, entries, options.overlap) : 0;
       if (value_bytes != 0 && options.map_weights) value_pool_ = make_pool_for_host(comms, value_bytes);
-      if (value_pool_ == nullptr)
-        value_pool_ = make_pool(value_bytes, [&](std::size_t bytes) {
-          return allocate_tracked(comms.gathering(), account_, observe::MemoryKind::in_flight, bytes, comms.made_at());
-        });
+      if (value_pool_ == nullptr) value_pool_ = make_pool(value_bytes, &comms.gathering());
     });
     allocate_together(comms.all(), context, [&] {
       allocate_local(buckets_, entries, optimizer, policies, {options.state_folder, context, options.offload},
@@ -126,8 +174,7 @@ class TrainingBuckets {
       if (!bucket.owned || bucket.buffers.front().mapped_value.empty()) continue;
       auto& buffer = bucket.buffers.front();
       buffer.value = buffer.mapped_value;
-      for (const auto& range : buffer.layout.ranges)
-        entries[range.entry].owned->place(buffer.value.subspan(range.begin, range.size));
+      buffer.show_values(entries);
       shares_weights_ = true;
     }
     gather_on_hosts(entries, comms, {}, location);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/parallel/detail/engine/checks/check_training.hpp"
 #include "distx/parallel/detail/engine/checks/divergence_guard.hpp"
-#include "distx/parallel/detail/engine/checks/step_options_check.hpp"
 #include "distx/parallel/detail/engine/engine_interface.hpp"
 #include "distx/parallel/detail/engine/state/list_state.hpp"
 #include "distx/parallel/detail/engine/state/recovery.hpp"
@@ -230,7 +230,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
   [[nodiscard]] TrainingState<Space> state(const here& location) override {
     check_resumable(StepCall::load, "state", location);
     auto state = state_now();
-    if (mesh_.add_empty != nullptr) mesh_.add_empty(state, mesh_.parameters, averages_.living().size());
+    if (mesh_.add_empty != nullptr) mesh_.add_empty(state, mesh_.parameters, living(averages_).size());
     return state;
   }
   [[nodiscard]] double gradient_norm() const override { return scaling_.norm(); }
@@ -293,7 +293,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
   }
   [[nodiscard]] const OptimizerShards<Space>& shards() const noexcept { return shards_; }
   [[nodiscard]] std::size_t parameter_count() const noexcept { return parameters_.size(); }
-  void add_average(std::weak_ptr<AverageValues<Space>> average) { averages_.add(std::move(average)); }
+  void add_average(std::weak_ptr<AverageValues<Space>> average) { averages_.push_back(std::move(average)); }
   [[nodiscard]] const std::shared_ptr<void>& swap_token() const noexcept { return state_.swap_token(); }
   /// @}
 
@@ -323,15 +323,42 @@ class TrainingEngine final : public TrainingCalls<Space> {
   void settle(const here& location) { scaling_.settle(parameters_, context("step", location)); }
   /// Rethrows the revocation that is being handled; if it follows from gradients of the last step that are not finite,
   /// as every rank finds for itself, throws the error of that step.
-  [[noreturn]] void explain_revocation(const here& location);
-  void check(StepCall which, const char* operation, const here& location) const;
+  [[noreturn]] void explain_revocation(const here& location) {
+    guard([&] { settle(location); });
+    end_and_rethrow();
+  }
+  void check(StepCall which, const char* operation, const here& location) const {
+    if (end_) end_->fail(context(operation, location));
+    if (policies_.replicate && !replicas_ && (which == StepCall::step || which == StepCall::reduce_gradients))
+      fail(StepFault::no_copies, operation, location);
+    if (const StepFault fault = state_.fault(which, reducer_.started()); fault != StepFault::none)
+      fail(fault, operation, location);
+  }
   [[noreturn]] void fail(StepFault fault, const char* operation, const here& location,
-                         std::string_view subject = {}) const;
-  [[nodiscard]] ErrorContext context(std::string_view operation, const here& location) const;
-  void check_resumable(StepCall which, const char* operation, const here& location);
-  void check_no_gradients(const char* operation, const here& location) const;
+                         std::string_view subject = {}) const {
+    throw InvalidState(message_of(fault, subject), context(operation, location));
+  }
+  [[nodiscard]] ErrorContext context(std::string_view operation, const here& location) const {
+    const auto& comm = comms_.all();
+    return {operation, comm.backend(), comm.rank(), comm.size(), location};
+  }
+  void check_resumable(StepCall which, const char* operation, const here& location) {
+    check(which, operation, location);
+    guard([&] { settle(location); });
+    check_no_gradients(operation, location);
+    if (state_.swapped_in()) fail(StepFault::average_swapped_in, operation, location);
+  }
+  void check_no_gradients(const char* operation, const here& location) const {
+    if (state_.accumulates() || parameters_.steps().has_gradients(parameters_.entries()))
+      fail(StepFault::gradients_unsaved, operation, location);
+  }
   /// Ends the engine's own scope, and checks that the user has none.
-  void check_no_scope(const char* operation, const here& location, StepFault fault = StepFault::weights_unsharded);
+  void check_no_scope(const char* operation, const here& location, StepFault fault = StepFault::weights_unsharded) {
+    always_scope_ = {};
+    always_open_ = false;
+    const std::string* const unit = gatherer_ == nullptr ? nullptr : gatherer_->unsharded();
+    if (unit != nullptr) fail(fault, operation, location, *unit);
+  }
   /// Makes the units that are always whole readable between steps, and in the forward and backward pass. Collective.
   void open_always_whole(stream after, const here& location) {
     if (always_open_ || always_whole_.empty() || state_.fault(StepCall::between_steps) != StepFault::none) return;
@@ -340,7 +367,11 @@ class TrainingEngine final : public TrainingCalls<Space> {
   }
   /// Blocks until this rank may change its shards of the weights: no rank has a scope of `unshard`, or, where weights
   /// are shared, reads them before its own call.
-  void await_readers(const char* operation, stream after, const here& location);
+  void await_readers(const char* operation, stream after, const here& location) {
+    check_no_scope(operation, location);
+    if (gatherer_ != nullptr) gatherer_->await_readers(after, location);
+    await_others(location);
+  }
   /// Where weights are shared, blocks until every rank calls it: before a change, no rank reads them, and after it, all
   /// have changed their shards.
   void await_others(const here& location) {
@@ -351,13 +382,27 @@ class TrainingEngine final : public TrainingCalls<Space> {
   /// they share and there is none, these would only take turns with it. The same on every rank. Collective.
   [[nodiscard]] bool has_spare_processor();
   /// Returns what steps may update while it is reduced, the same on every rank.
-  [[nodiscard]] OnePass one_pass() const;
+  [[nodiscard]] OnePass one_pass() const {
+    const auto& all = comms_.all();
+    if (policies_.stage == 0 || policies_.hybrid || policies_.virtual_ranks > 0 || all.size() == 1 ||
+        !all.passes_operands() || options_.clips() || options_.skip_nonfinite || parameters_.scales_loss(policies_))
+      return OnePass::never;
+    return options_.overlap && spare_processor_ ? OnePass::single : OnePass::always;
+  }
   /// @param parts  of each parameter, if they are distributed over a mesh and the state has whole shapes; else empty
-  [[nodiscard]] TrainingState<Space> state_now(const std::vector<TensorPart>& parts);
+  [[nodiscard]] TrainingState<Space> state_now(const std::vector<TensorPart>& parts) {
+    return {StateLister<Space>(buckets_.all(), parameters_, comms_, parts, living(averages_)).arrays(),
+            counters_of(parameters_, scaling_.scaler())};
+  }
   [[nodiscard]] TrainingState<Space> state_now() { return state_now(parts_); }
   /// Returns what Replicate copies: the ranks along the data axis share what they have, whichever else have the same.
   [[nodiscard]] TrainingState<Space> replicated_state() { return state_now({}); }
-  [[nodiscard]] ReplicaCommunicators<Space> replica_comms();
+  [[nodiscard]] ReplicaCommunicators<Space> replica_comms() {
+    ReplicaCommunicators<Space> comms{&comms_.all()};
+    for (auto* const more : {&mesh_.across, &mesh_.stages})
+      if (*more) comms.push_back(&**more);
+    return comms;
+  }
   /// Makes the present state the version from which survivors continue.
   void commit(stream after, const here& location) {
     if (replicas_) replicas_->commit(replica_comms(), replicated_state(), steps_, after, location);
@@ -371,12 +416,35 @@ class TrainingEngine final : public TrainingCalls<Space> {
   /// On a rank without a batch: makes the calls that the ranks with a batch announce, until these end the step.
   void end_joined_calls(stream after, const here& location);
   void check_order(const MicroBatchIndex& which, const here& location) const;
-  void end_micro_batch(stream after, const here& location);
-  void start_reductions(stream after, const here& location);
-  void check_complete(const char* operation, const here& location) const;
-  void start_rest(stream after, const here& location);
+  void end_micro_batch(stream after, const here& location) {
+    check_complete("micro_batch", location);
+    if (policies_.begins_as_zeros()) {
+      start_rest(after, location);
+      reducer_.finish_all(after);
+    }
+    reducer_.restart(true);
+    parameters_.restart(true, policies_.begins_as_zeros());
+  }
+  void start_reductions(stream after, const here& location) {
+    check_complete("reduce_gradients", location);
+    start_rest(after, location);
+    // After all reductions: a peer may wait for one of these before it joins this call.
+    if (options_.allow_unused) parameters_.steps().agree_on_unused(comms_.all(), location);
+  }
+  void check_complete(const char* operation, const here& location) const {
+    if (!join_.idle())
+      parameters_.steps().check_complete(parameters_.entries(), options_.allow_unused, context(operation, location));
+  }
+  void start_rest(stream after, const here& location) {
+    reducer_.start_rest(after, location, [&](std::size_t index) {
+      if (options_.allow_unused || join_.idle()) parameters_.zero_unused(index, policies_, comms_.all().size(), after);
+    });
+  }
   /// @param finite_loss  whether this rank's loss is finite
-  void inspect(bool finite_loss, stream after, const here& location);
+  void inspect(bool finite_loss, stream after, const here& location) {
+    reducer_.finish_all(after);
+    if (!scaling_.apply(parameters_, shards_, comms_, finite_loss, after, context("step", location))) state_.skip();
+  }
   /// Compares the options of a step with those of the other ranks, from time to time.
   void note(const StepOptions& options, const ErrorContext& context) {
     step_options_.note(comms_.all(), options, join_.uneven() ? 0 : state_.micro_batches(), context);
@@ -410,7 +478,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
   std::int64_t steps_ = 0;                       // that have ended
   std::shared_ptr<Replicas<Space>> replicas_{};  // null without Replicate
   std::shared_ptr<void> checkpoint_memory_{};
-  LivingAverages<Space> averages_{};
+  std::vector<std::weak_ptr<AverageValues<Space>>> averages_{};  // in the order in which they were made
   StepCapture<Space> capture_{};  // last: its graph is destroyed before the communicators
 };
 

@@ -2,10 +2,36 @@
 #pragma once
 #include <thread>
 
-#include "distx/parallel/detail/engine/pass_whole.hpp"
+#include "distx/parallel/detail/base/tensor_runs.hpp"
 #include "distx/parallel/detail/engine/training_engine.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
+
+/// MeshPart::pass_whole: the ranks add their parts of a parameter, each in an array of zeros, as integers.
+template <MemorySpace Space>
+void pass_whole(MeshPart<Space>& mesh, const std::function<Span<const AnyElement, Space>()>& part,
+                const std::function<void(const std::string&, Span<const AnyElement, Space>)>& f,
+                typename Space::stream after, const std::source_location& location) {
+  for (const auto& [name, type, empty, of, counted, sharded, trained, rows, arrays] : mesh.parameters) {
+    Span<const AnyElement, Space> values(nullptr, 0, type, size_of(type));
+    if (!empty) values = part();
+    if (!sharded) {
+      f(name, values);
+      continue;
+    }
+    const std::size_t width = size_of(type), size = of.size();
+    const auto sum_of_parts = buffer_on<std::uint32_t, Space>(after, (size * width + 3) / 4);
+    const Span<std::byte, Space> whole(reinterpret_cast<std::byte*>(sum_of_parts.data()), size * width);
+    const Span<const std::byte, Space> own(static_cast<const std::byte*>(values.data()), values.size() * width);
+    if (of.first && !empty)
+      for_each_run(of, [&](std::size_t to, std::size_t from, std::size_t count) {
+        copy(after, whole.subspan(to * width, count * width), own.subspan(from * width, count * width));
+      });
+    make_in_order(*mesh.across,
+                  AllReduce<std::uint32_t, Sum, Space>{sum_of_parts.span(), sum_of_parts.span(), sum, location}, after);
+    f(name, {whole.data(), size, type, width});
+  }
+}
 
 template <MemorySpace Space>
 TrainingEngine<Space>::TrainingEngine(AnyCommunicator<Space> comm, std::vector<ParameterEntry<Space>> entries,
@@ -68,15 +94,6 @@ bool TrainingEngine<Space>::has_spare_processor() {
 }
 
 template <MemorySpace Space>
-OnePass TrainingEngine<Space>::one_pass() const {
-  const auto& all = comms_.all();
-  if (policies_.stage == 0 || policies_.hybrid || policies_.virtual_ranks > 0 || all.size() == 1 ||
-      !all.passes_operands() || options_.clips() || options_.skip_nonfinite || parameters_.scales_loss(policies_))
-    return OnePass::never;
-  return options_.overlap && spare_processor_ ? OnePass::single : OnePass::always;
-}
-
-template <MemorySpace Space>
 void TrainingEngine<Space>::join_mesh(MeshPart<Space> mesh) {
   mesh_ = std::move(mesh);
   mesh_.add_empty = &add_empty<Space>;
@@ -126,14 +143,6 @@ std::uint64_t TrainingEngine<Space>::replicate(KeptReplicas<Space>& kept, const 
 }
 
 template <MemorySpace Space>
-ReplicaCommunicators<Space> TrainingEngine<Space>::replica_comms() {
-  ReplicaCommunicators<Space> comms{&comms_.all()};
-  for (auto* const more : {&mesh_.across, &mesh_.stages})
-    if (*more) comms.push_back(&**more);
-  return comms;
-}
-
-template <MemorySpace Space>
 void TrainingEngine<Space>::make_call(StepCall which, const char* operation, stream after, const here& location,
                                       void* body, void (*run)(void*)) {
   const Guard on(device_);
@@ -151,16 +160,6 @@ void TrainingEngine<Space>::make_call(StepCall which, const char* operation, str
       explain_revocation(location);
     }
   });
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::explain_revocation(const here& location) {
-  try {
-    settle(location);
-  } catch (...) {
-    end_and_rethrow();
-  }
-  end_and_rethrow();
 }
 
 template <MemorySpace Space>
@@ -185,62 +184,6 @@ void TrainingEngine<Space>::end_and_rethrow() {
     } catch (const std::bad_alloc&) {  // the communicators are revoked in any case
     }
   comms_.revoke_and_rethrow();
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::check(StepCall which, const char* operation, const here& location) const {
-  if (end_) end_->fail(context(operation, location));
-  if (policies_.replicate && !replicas_ && (which == StepCall::step || which == StepCall::reduce_gradients))
-    fail(StepFault::no_copies, operation, location);
-  if (const StepFault fault = state_.fault(which, reducer_.started()); fault != StepFault::none)
-    fail(fault, operation, location);
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::fail(StepFault fault, const char* operation, const here& location,
-                                 std::string_view subject) const {
-  throw InvalidState(message_of(fault, subject), context(operation, location));
-}
-
-template <MemorySpace Space>
-ErrorContext TrainingEngine<Space>::context(std::string_view operation, const here& location) const {
-  const auto& comm = comms_.all();
-  return {operation, comm.backend(), comm.rank(), comm.size(), location};
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::check_resumable(StepCall which, const char* operation, const here& location) {
-  check(which, operation, location);
-  guard([&] { settle(location); });
-  check_no_gradients(operation, location);
-  if (state_.swapped_in()) fail(StepFault::average_swapped_in, operation, location);
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::check_no_gradients(const char* operation, const here& location) const {
-  if (state_.accumulates() || parameters_.steps().has_gradients(parameters_.entries()))
-    fail(StepFault::gradients_unsaved, operation, location);
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::check_no_scope(const char* operation, const here& location, StepFault fault) {
-  always_scope_ = {};
-  always_open_ = false;
-  const std::string* const unit = gatherer_ == nullptr ? nullptr : gatherer_->unsharded();
-  if (unit != nullptr) fail(fault, operation, location, *unit);
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::await_readers(const char* operation, stream after, const here& location) {
-  check_no_scope(operation, location);
-  if (gatherer_ != nullptr) gatherer_->await_readers(after, location);
-  await_others(location);
-}
-
-template <MemorySpace Space>
-TrainingState<Space> TrainingEngine<Space>::state_now(const std::vector<TensorPart>& parts) {
-  return {StateLister<Space>(buckets_.all(), parameters_, comms_, parts, averages_.living()).arrays(),
-          counters_of(parameters_, scaling_.scaler())};
 }
 
 template <MemorySpace Space>
@@ -290,49 +233,11 @@ void TrainingEngine<Space>::check_order(const MicroBatchIndex& which, const here
 }
 
 template <MemorySpace Space>
-void TrainingEngine<Space>::end_micro_batch(stream after, const here& location) {
-  check_complete("micro_batch", location);
-  if (policies_.begins_as_zeros()) {
-    start_rest(after, location);
-    reducer_.finish_all(after);
-  }
-  reducer_.restart(true);
-  parameters_.begin_micro_batch(policies_.begins_as_zeros());
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::start_reductions(stream after, const here& location) {
-  check_complete("reduce_gradients", location);
-  start_rest(after, location);
-  // After all reductions: a peer may wait for one of these before it joins this call.
-  if (options_.allow_unused) parameters_.steps().agree_on_unused(comms_.all(), location);
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::check_complete(const char* operation, const here& location) const {
-  if (!join_.idle())
-    parameters_.steps().check_complete(parameters_.entries(), options_.allow_unused, context(operation, location));
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::start_rest(stream after, const here& location) {
-  reducer_.start_rest(after, location, [&](std::size_t index) {
-    if (options_.allow_unused || join_.idle()) parameters_.zero_unused(index, policies_, comms_.all().size(), after);
-  });
-}
-
-template <MemorySpace Space>
-void TrainingEngine<Space>::inspect(bool finite_loss, stream after, const here& location) {
-  reducer_.finish_all(after);
-  if (!scaling_.apply(parameters_, shards_, comms_, finite_loss, after, context("step", location))) state_.skip();
-}
-
-template <MemorySpace Space>
 void TrainingEngine<Space>::end_step(stream after, const here& location) {
   shards_.gather(after, location);
   await_others(location);
   reducer_.restart(false);
-  parameters_.begin_step();
+  parameters_.restart(false, true);
   scaling_.begin_step();
   join_.end_step();
   if (gatherer_ != nullptr) gatherer_->restart(after);

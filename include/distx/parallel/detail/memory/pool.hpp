@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "distx/memory/detail/captured_work.hpp"
-#include "distx/memory/detail/current_device.hpp"
 #include "distx/memory/detail/lines.hpp"
 #include "distx/parallel/detail/base/streams.hpp"
 #include "distx/parallel/detail/memory/tracked_memory.hpp"
@@ -24,17 +23,19 @@ class PoolAllocation {
         own_(std::move(other.own_)),
         user_(other.user_),
         span_(std::exchange(other.span_, {})) {}
-  PoolAllocation& operator=(PoolAllocation&& other) noexcept {
-    if (this != &other) {
-      release();
-      pool_ = std::exchange(other.pool_, nullptr);
-      own_ = std::move(other.own_);
-      user_ = other.user_;
-      span_ = std::exchange(other.span_, {});
-    }
+  PoolAllocation& operator=(PoolAllocation other) noexcept {
+    std::swap(pool_, other.pool_);
+    std::swap(own_, other.own_);
+    std::swap(user_, other.user_);
+    std::swap(span_, other.span_);
     return *this;
   }
-  ~PoolAllocation() { release(); }
+  ~PoolAllocation() {
+    if (own_ != nullptr)
+      pool_->free_after_use(std::move(own_), user_);
+    else if (pool_ != nullptr)
+      pool_->give_back(span_);
+  }
 
   [[nodiscard]] Span<std::byte, Space> span() const noexcept { return span_; }
   [[nodiscard]] bool empty() const noexcept { return span_.empty(); }
@@ -47,15 +48,6 @@ class PoolAllocation {
   PoolAllocation(MemoryPool<Space>& pool, TrackedMemory<Space> own, typename Space::stream user) noexcept
       : pool_(&pool), own_(std::move(own)), user_(user), span_(own_->span()) {}
 
-  void release() noexcept {
-    if (own_ != nullptr)
-      pool_->free_after_use(std::move(own_), user_);
-    else if (pool_ != nullptr)
-      pool_->give_back(span_);
-    pool_ = nullptr;
-    own_ = nullptr;
-    span_ = {};
-  }
   MemoryPool<Space>* pool_ = nullptr;
   TrackedMemory<Space> own_;
   [[no_unique_address]] typename Space::stream user_{};  // on which `own_` was allocated
@@ -103,18 +95,14 @@ class MemoryPool {
   /// Allocates outside the pool, on this rank alone. While the stream is captured, the memory is kept until the next
   /// capture.
   [[nodiscard]] PoolAllocation<Space> allocate(std::size_t bytes, stream user) {
-    if (CapturedWork<Space>::capturing(user))
-      return {*this,
-              captured_.emplace_back(
-                  allocate_tracked_local<Space>(account_, observe::MemoryKind::in_flight, bytes, uninitialized)),
-              user};
+    const auto make = [&](auto... order) {
+      return allocate_tracked_local<Space>(account_, observe::MemoryKind::in_flight, bytes, uninitialized, order...);
+    };
+    if (CapturedWork<Space>::capturing(user)) return {*this, captured_.emplace_back(make()), user};
     if constexpr (done_at_return<Space>)
-      return {*this, allocate_tracked_local<Space>(account_, observe::MemoryKind::in_flight, bytes, uninitialized),
-              user};
+      return {*this, make(), user};
     else
-      return {*this,
-              allocate_tracked_local<Space>(account_, observe::MemoryKind::in_flight, bytes, uninitialized, user),
-              user};
+      return {*this, make(user), user};
   }
   [[nodiscard]] PoolAllocation<Space> take_or_allocate(std::size_t bytes, stream user) {
     auto taken = take(bytes, user);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/core/detail/shortest.hpp"
 #include "distx/parallel/data_parallel_options.hpp"
 #include "distx/parallel/detail/base/training_policies.hpp"
 #include "distx/parallel/detail/engine/checks/consistency.hpp"
@@ -10,25 +11,20 @@
 namespace distx::inline DISTX_ABI::detail {
 
 /// Checks that Precision, Compress and `.loss_scale` apply to some trained parameter.
-/// @param entries  the parameters of a whole model, or of all parts of one
+/// @param trained  the types of the trained parameters of a whole model, or of all parts of one
 /// @throws InvalidArgument
-template <class Entries>
-void check_effects(const Entries& entries, bool precision, bool compresses, const DataParallelOptions& options,
-                   const ErrorContext& context) {
-  bool short_types = false, float16s = false, floats = false;
-  for (const auto& entry : entries) {
-    short_types = short_types || (entry.trained() && size_of(entry.type()) == 2);
-    floats = floats || (entry.trained() && entry.type() == ElementType::f32);
-    float16s = float16s || (entry.trained() && entry.type() == ElementType::f16);
-  }
-  if (precision && !short_types)
+inline void check_effects(const std::vector<ElementType>& trained, const TrainingPolicies& policies,
+                          const DataParallelOptions& options, const ErrorContext& context) {
+  const bool precision = policies.communication_type.has_value();
+  const auto has = [&](ElementType type) { return std::find(trained.begin(), trained.end(), type) != trained.end(); };
+  if (precision && !has(ElementType::bf16) && !has(ElementType::f16))
     throw InvalidArgument(
         "Precision has no effect: no trained parameter is of bfloat16 or float16; use such parameters, or remove "
         "Precision",
         context);
-  if (compresses && !floats)
+  if (policies.compresses() && !has(ElementType::f32))
     throw InvalidArgument("Compress has no effect: no trained parameter is of float; remove Compress", context);
-  if (options.loss_scale && !(precision && float16s))
+  if (options.loss_scale && !(precision && has(ElementType::f16)))
     throw InvalidArgument(".loss_scale has no effect: only float16 parameters with Precision use it; omit it", context);
 }
 
@@ -61,7 +57,9 @@ void check_arguments(const std::vector<ParameterEntry<Space>>& entries, const An
   if (!reaches_staging<Space> && options.offload)
     fail(".offload supports GPU memory only; omit it, or set .state_folder instead");
   check_list(entries, context);
+  std::vector<ElementType> trained;
   for (const auto& entry : entries) {
+    if (entry.trained()) trained.push_back(entry.type());
     if (entry.options.group.weight_decay && !optimizer.decays)
       fail("the group of '" + entry.name + "' sets .weight_decay, but the optimizer has no weight decay");
     if (optimizer.takes_whole == TakesWhole::all && entry.trained() && entry.options.rows == 0)
@@ -71,8 +69,7 @@ void check_arguments(const std::vector<ParameterEntry<Space>>& entries, const An
       fail("'" + entry.name + "' is borrowed, but " + policies.to_string() +
            " allocates gradients itself; make it a distx::Parameter, or use ZeRO<0> or ZeRO<1>");
   }
-  if (!policies.part_of_model)
-    check_effects(entries, policies.communication_type.has_value(), policies.compresses(), options, context);
+  if (!policies.part_of_model) check_effects(trained, policies, options, context);
 }
 
 /// Compares what the ranks pass to a training. Collective over `comm`.
@@ -123,5 +120,59 @@ void check_same_mesh_training(AnyCommunicator<Space>& comm, const std::vector<Me
   }
   check_consistency(comm, record, "construct the same training on every rank", context);
 }
+
+/// Checks the options of each step, on this rank and, from time to time, against the other ranks.
+///
+/// The learning rates and numbers of micro-batches of all steps are compared, but not in every step, so that a step
+/// sends no more than it must: in the first step, in every 32nd after it, and when `compare` is called.
+template <MemorySpace Space>
+class StepOptionsCheck {
+ public:
+  static constexpr std::size_t interval = 32;
+
+  /// @param skips  whether a loss that is not finite only makes the step be skipped
+  /// @throws InvalidArgument, or NonFiniteError for the loss
+  static void check(const StepOptions& options, bool skips, const ErrorContext& context) {
+    if (const double rate = options.learning_rate; !is_finite(rate) || rate < 0)
+      throw InvalidArgument("invalid .learning_rate = " + shortest(rate) + ": must be finite and >= 0", context);
+    if (!is_finite(options.loss) && !skips)
+      throw NonFiniteError("the loss of rank " + std::to_string(context.rank) + " is " + shortest(options.loss) +
+                               "; lower the learning rate, check this step's data, or set .skip_nonfinite; losses of "
+                               "float16 parameters are scaled by Precision",
+                           context);
+  }
+
+  /// Notes the options of a step, and compares those noted in the first and in every 32nd step. Collective then.
+  /// @param micro_batches  of the step; 0 if they may differ between the ranks
+  /// @throws MismatchError on every rank, with the step and both values
+  void note(AnyCommunicator<Space>& comm, const StepOptions& options, std::size_t micro_batches,
+            const ErrorContext& context) {
+    if (comm.size() == 1) return;
+    noted_.push_back({options.learning_rate, micro_batches});
+    if (steps_++ % interval == 0) compare(comm, context);
+  }
+  /// Compares the options noted since the last comparison. Collective over `comm`.
+  void compare(AnyCommunicator<Space>& comm, const ErrorContext& context) {
+    if (noted_.empty()) return;
+    ConsistencyRecord record;
+    for (std::size_t i = 0; i < noted_.size(); ++i) {
+      const std::string step = " of step " + std::to_string(steps_ - noted_.size() + i);
+      record.add(".learning_rate" + step, shortest(noted_[i].learning_rate));
+      record.add("the number of micro-batches" + step, std::to_string(noted_[i].micro_batches));
+    }
+    noted_.clear();
+    check_consistency(comm, record, "pass the same options, and make the same number of micro-batches, on every rank",
+                      context);
+  }
+
+ private:
+  struct Noted {
+    double learning_rate;
+    std::size_t micro_batches;
+  };
+
+  std::size_t steps_ = 0;
+  std::vector<Noted> noted_;
+};
 
 }  // namespace distx::inline DISTX_ABI::detail

@@ -62,7 +62,7 @@ class WeightGather {
     pending_.clear();
     for (auto& buffer : bucket.buffers) {
       if (buffer.weight_hook != nullptr && !exact_) buffer.decode_values();
-      buffer.unpack_values(after, entries);
+      buffer.unpack(after, entries, &ParameterEntry<Space>::value);
     }
   }
   /// Ends what is in flight, or waits for it, before its memory is released.

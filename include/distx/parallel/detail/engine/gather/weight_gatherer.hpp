@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
+#include <map>
+
 #include "distx/parallel/detail/base/training_communicators.hpp"
 #include "distx/parallel/detail/engine/gather/weight_gather.hpp"
 #include "distx/parallel/detail/engine/parameters/parameter_store.hpp"
+#include "distx/parallel/unsharded.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
 
@@ -73,24 +77,20 @@ class WeightGatherer {
   /// none if weights are mapped.
   [[nodiscard]] static std::size_t pool_bytes(const Buckets<Space>& buckets,
                                               const std::vector<ParameterEntry<Space>>& entries, bool overlap) {
-    std::vector<std::pair<std::string, std::size_t>> sums;
-    for (const auto& bucket : buckets) {
-      if (!bucket.owned || !bucket.buffers.front().mapped_value.empty()) continue;
-      const std::string name = entries[bucket.members.front()].unit();
-      auto sum = std::find_if(sums.begin(), sums.end(), [&](const auto& each) { return each.first == name; });
-      if (sum == sums.end()) sum = sums.insert(sums.end(), {name, 0});
-      sum->second += round_up_to_lines(bucket.buffers.front().gathered_bytes());
-    }
+    std::map<std::string, std::size_t> units;
+    for (const auto& bucket : buckets)
+      if (bucket.owned && bucket.buffers.front().mapped_value.empty())
+        units[entries[bucket.members.front()].unit()] += round_up_to_lines(bucket.buffers.front().gathered_bytes());
     std::size_t bytes = 0;
-    std::erase_if(sums, [&](const auto& unit) {
-      const bool always = std::any_of(entries.begin(), entries.end(), [&](const auto& entry) {
-        return entry.options.always_whole && entry.unit() == unit.first;
-      });
-      if (always) bytes += unit.second;
-      return always;
-    });
-    std::sort(sums.begin(), sums.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
-    for (std::size_t i = 0; i < std::min<std::size_t>(sums.size(), overlap ? 2 : 1); ++i) bytes += sums[i].second;
+    std::vector<std::size_t> others;
+    for (const auto& [name, size] : units)
+      if (std::any_of(entries.begin(), entries.end(),
+                      [&name = name](const auto& entry) { return entry.options.always_whole && entry.unit() == name; }))
+        bytes += size;
+      else
+        others.push_back(size);
+    std::sort(others.begin(), others.end(), std::greater<>{});
+    for (std::size_t i = 0; i < std::min<std::size_t>(others.size(), overlap ? 2 : 1); ++i) bytes += others[i];
     return bytes;
   }
 
@@ -149,7 +149,7 @@ class WeightGatherer {
                      (pool_.common() ? " or has other units unsharded" : ""),
                  error, location);
     }
-    for (const auto b : unit.buckets) show(buckets_[b], true);
+    for (const auto b : unit.buckets) buckets_[b].buffers.front().show_values(entries_);
     unit.state = UnitState::whole;
   }
 
@@ -237,8 +237,9 @@ class WeightGatherer {
       synchronize("this rank unshards '" + unit.name + "' while another rank unshards another unit", unit.name,
                   location);
     for (const auto b : unit.buckets) {
-      buckets_[b].buffers.front().value = buckets_[b].buffers.front().mapped_value;
-      show(buckets_[b], true);
+      auto& buffer = buckets_[b].buffers.front();
+      buffer.value = buffer.mapped_value;
+      buffer.show_values(entries_);
     }
     unit.state = UnitState::whole;
   }
@@ -311,18 +312,12 @@ class WeightGatherer {
   }
   void reshard(WeightUnit& unit) noexcept {
     for (const auto b : unit.buckets) {
-      show(buckets_[b], false);
       buckets_[b].buffers.front().value = {};
+      buckets_[b].buffers.front().show_values(entries_);
       gathers_[b].memory = {};
     }
     unit.used_on.clear();
     unit.state = UnitState::sharded;
-  }
-  void show(Bucket<Space>& bucket, bool whole) noexcept {
-    const auto& buffer = bucket.buffers.front();
-    for (const auto& range : buffer.layout.ranges)
-      entries_[range.entry].owned->place(whole ? buffer.value.subspan(range.begin, range.size)
-                                               : Span<AnyElement, Space>{});
   }
 
   Buckets<Space>& buckets_;
@@ -345,4 +340,45 @@ class WeightGatherer {
   bool evaluating_ = false;
 };
 
+template <MemorySpace Space>
+Evaluation<Space>::Evaluation(const std::shared_ptr<int>& count,
+                              const std::shared_ptr<WeightGatherer<Space>>& gatherer) noexcept
+    : count_(count), gatherer_(gatherer) {
+  if ((*count)++ == 0 && gatherer != nullptr) gatherer->begin_evaluation();
+}
+template <MemorySpace Space>
+Evaluation<Space>::~Evaluation() {
+  const auto count = count_.lock();
+  if (count == nullptr || --*count > 0) return;
+  if (const auto gatherer = gatherer_.lock(); gatherer != nullptr) gatherer->end_evaluation();
+}
+
 }  // namespace distx::inline DISTX_ABI::detail
+
+namespace distx::inline DISTX_ABI {
+
+template <MemorySpace Space>
+void Unsharded<Space>::hold(const std::shared_ptr<detail::WeightGatherer<Space>>& gatherer, std::size_t unit,
+                            typename Space::stream after, const std::source_location& location, bool remember) {
+  if (std::find(units_.begin(), units_.end(), unit) != units_.end()) return;
+  units_.reserve(units_.size() + 1);
+  gatherer->acquire(unit, after, location, remember);
+  units_.push_back(unit);
+  gatherer_ = gatherer;
+}
+template <MemorySpace Space>
+void Unsharded<Space>::hold_only(const std::shared_ptr<detail::WeightGatherer<Space>>& gatherer,
+                                 std::optional<std::size_t> unit, typename Space::stream after,
+                                 const std::source_location& location) {
+  if (unit && units_ == std::vector{*unit}) return;
+  end();
+  if (unit) hold(gatherer, *unit, after, location, false);
+}
+template <MemorySpace Space>
+void Unsharded<Space>::end() noexcept {
+  if (const auto gatherer = gatherer_.lock(); gatherer != nullptr)
+    for (const auto unit : units_) gatherer->release(unit);
+  units_.clear();
+}
+
+}  // namespace distx::inline DISTX_ABI

@@ -1,15 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <string>
+#include <vector>
+
 #include "distx/parallel/detail/base/training_communicators.hpp"
 #include "distx/parallel/detail/bucket/bucket.hpp"
 #include "distx/parallel/detail/engine/parameters/parameter_store.hpp"
-#include "distx/parallel/detail/engine/state/average_values.hpp"
 #include "distx/parallel/detail/engine/step/loss_scaler.hpp"
 #include "distx/parallel/training_state.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
 
 /// Returns a training's counters.
+/// The values of an exponential average: of each parameter, the part that this rank updates.
+template <MemorySpace Space>
+struct AverageValues {
+  TrackedMemory<Space> memory;
+  std::vector<Span<AnyElement, Space>> values;  // by parameter; empty where this rank updates nothing
+};
+
+/// Returns the averages that still exist, and forgets the others.
+template <MemorySpace Space>
+[[nodiscard]] std::vector<std::shared_ptr<AverageValues<Space>>> living(
+    std::vector<std::weak_ptr<AverageValues<Space>>>& all) {
+  std::erase_if(all, [](const auto& average) { return average.expired(); });
+  return {all.begin(), all.end()};
+}
+
+/// Returns the name of the k-th average's arrays.
+[[nodiscard]] inline std::string average_name(std::size_t k) {
+  return "exponential_average" + (k == 0 ? std::string() : std::to_string(k + 1));
+}
+
 template <MemorySpace Space>
 [[nodiscard]] TrainingCounters counters_of(const ParameterStore<Space>& parameters, const LossScaler& scaler) {
   TrainingCounters counters{{}, scaler.scale(), scaler.finite_steps(), scaler.skipped()};

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "distx/comm/movement.hpp"
+#include "distx/parallel/detail/base/typed.hpp"
 #include "distx/parallel/detail/engine/state/replicas.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
@@ -84,9 +85,8 @@ class Recovery {
     };
     const auto bytes_between = [&](std::size_t source, std::size_t target) {
       std::size_t bytes = 0;
-      each(source, target, [&](std::size_t, std::size_t array, const StateRange& range) {
-        bytes += static_cast<std::size_t>(range.size * from.width(array));
-      });
+      each(source, target,
+           [&](std::size_t, std::size_t array, const StateRange& range) { bytes += range.size * from.width(array); });
       return bytes;
     };
     std::vector<std::size_t> sent(ranks), received(ranks);
@@ -103,23 +103,17 @@ class Recovery {
     };
     for (std::size_t target = 0; target < ranks; ++target)
       each(self, target, [&](std::size_t old, std::size_t array, const StateRange& range) {
-        const auto bytes = part(from.range(old, array), range, array);
-        const auto size = static_cast<std::size_t>(bytes.size);
-        copy(after, Span<std::byte, Space>(out.data() + at, size),
-             replicas_->values(version_.number, old, array).subspan(static_cast<std::size_t>(bytes.begin), size));
+        const auto [begin, size] = part(from.range(old, array), range, array);
+        copy(after, out.span().subspan(at, size), replicas_->values(version_.number, old, array).subspan(begin, size));
         at += size;
       });
     after.synchronize();
-    all_to_all(comm, Span<const std::byte, Space>(out.data(), out.size()), Span<std::byte, Space>(in.data(), in.size()),
-               sent, received, location);
+    all_to_all(comm, out.span(), in.span(), sent, received, location);
     at = 0;
     for (std::size_t source = 0; source < ranks; ++source)
       each(source, self, [&](std::size_t, std::size_t array, const StateRange& range) {
-        const auto bytes = part(to.range(self, array), range, array);
-        const auto size = static_cast<std::size_t>(bytes.size);
-        copy(after,
-             Span<std::byte, Space>(state.arrays[array].values.bytes() + static_cast<std::size_t>(bytes.begin), size),
-             Span<const std::byte, Space>(in.data() + at, size));
+        const auto [begin, size] = part(to.range(self, array), range, array);
+        copy(after, bytes_of(state.arrays[array].values).subspan(begin, size), in.span().subspan(at, size));
         at += size;
       });
     after.synchronize();
@@ -190,7 +184,7 @@ class Recovery {
     skipped_steps = numbers[4];
     auto next = numbers.begin() + fixed;
     for (auto& [name, count] : updates) count = *next++;
-    from_.emplace(state, ranks, std::vector<std::uint64_t>(next, numbers.end()));
+    from_.emplace(state, ranks, std::vector<std::size_t>(next, numbers.end()));
   }
   /// Finds where each rank's shares are; if some are lost, says which.
   bool choose(const std::vector<Record>& all, const Key& key) {

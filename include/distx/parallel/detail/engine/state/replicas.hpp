@@ -1,12 +1,82 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
 #include <array>
 
+#include "distx/comm/detail/host_values.hpp"
 #include "distx/comm/detail/in_order.hpp"
-#include "distx/parallel/detail/engine/state/state_layout.hpp"
 #include "distx/parallel/detail/memory/tracked_memory.hpp"
+#include "distx/parallel/training_state.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
+
+/// The elements of an array from `begin` on.
+struct StateRange {
+  std::size_t begin = 0;
+  std::size_t size = 0;
+
+  [[nodiscard]] friend StateRange operator&(const StateRange& a, const StateRange& b) noexcept {
+    const std::size_t first = std::max(a.begin, b.begin), last = std::min(a.begin + a.size, b.begin + b.size);
+    return {first, last > first ? last - first : 0};
+  }
+};
+
+/// The elements that each rank has of the arrays of a training's state.
+class StateLayout {
+ public:
+  /// Collects what all ranks hold, or their shares, which partition the arrays. Collective.
+  template <MemorySpace Space>
+  StateLayout(AnyCommunicator<Space>& comm, const TrainingState<Space>& state, bool shares,
+              const std::source_location& location)
+      : StateLayout(state, static_cast<std::size_t>(comm.size()), {}) {
+    std::vector<std::size_t> mine;
+    for (const auto& array : state.arrays) {
+      mine.push_back(array.offset + (shares ? array.share_begin : 0));
+      mine.push_back(shares ? array.share_size : array.values.size());
+    }
+    numbers_.assign(mine.size() * ranks_, 0);
+    if (ranks_ == 1)
+      numbers_ = std::move(mine);
+    else if (!mine.empty())
+      all_gather_values(comm, Span<const std::size_t>(mine), Span<std::size_t>(numbers_), location);
+  }
+
+  /// Describes what other ranks had of the same arrays. @param numbers  as `numbers()` returns them
+  template <MemorySpace Space>
+  StateLayout(const TrainingState<Space>& state, std::size_t ranks, std::vector<std::size_t> numbers)
+      : ranks_(ranks), numbers_(std::move(numbers)) {
+    for (const auto& array : state.arrays) {
+      names_.push_back(array.name);
+      widths_.push_back(array.values.element_bytes());
+    }
+  }
+
+  /// Returns begin and size of each range, by rank and array.
+  [[nodiscard]] const std::vector<std::size_t>& numbers() const noexcept { return numbers_; }
+  [[nodiscard]] std::size_t ranks() const noexcept { return ranks_; }
+  [[nodiscard]] std::size_t arrays() const noexcept { return names_.size(); }
+  [[nodiscard]] const std::string& name(std::size_t array) const noexcept { return names_[array]; }
+  /// Returns the bytes of one element.
+  [[nodiscard]] std::size_t width(std::size_t array) const noexcept { return widths_[array]; }
+  [[nodiscard]] StateRange range(std::size_t rank, std::size_t array) const noexcept {
+    const std::size_t at = 2 * (rank * arrays() + array);
+    return {numbers_[at], numbers_[at + 1]};
+  }
+  /// Returns the bytes that a rank has of the arrays before `end`.
+  [[nodiscard]] std::size_t bytes_before(std::size_t rank, std::size_t end) const noexcept {
+    std::size_t bytes = 0;
+    for (std::size_t array = 0; array < end; ++array) bytes += range(rank, array).size * width(array);
+    return bytes;
+  }
+  /// Returns the bytes that a rank has.
+  [[nodiscard]] std::size_t bytes(std::size_t rank) const noexcept { return bytes_before(rank, arrays()); }
+
+ private:
+  std::size_t ranks_;
+  std::vector<std::string> names_;
+  std::vector<std::size_t> widths_;
+  std::vector<std::size_t> numbers_;
+};
 
 /// The communicators of a training with copies: of the ranks that shard, and those along the other axes of its mesh and
 /// along the pipeline, if it has some. Together they connect all ranks.
@@ -51,8 +121,8 @@ class Replicas {
     if (whole_) return;
     for (auto& image : held_) image.memory = allocate(layout_.bytes(before()));
     for (std::size_t rank = 0; rank < layout_.ranks(); ++rank)
-      rounds_ = std::max<std::uint64_t>(rounds_, (layout_.bytes(rank) + chunk - 1) / chunk);
-    chunk_ = allocate(std::min<std::uint64_t>(chunk, layout_.bytes(rank_)));
+      rounds_ = std::max(rounds_, (layout_.bytes(rank) + chunk - 1) / chunk);
+    chunk_ = allocate(std::min(chunk, layout_.bytes(rank_)));
   }
   Replicas(const Replicas&) = delete;
   Replicas& operator=(const Replicas&) = delete;
@@ -104,10 +174,8 @@ class Replicas {
   [[nodiscard]] Span<const std::byte, Space> values(std::uint64_t version, std::size_t rank, std::size_t array) const {
     const Image& mine = own_.version == version ? own_ : fresh_;
     const Image& image = rank == rank_ ? mine : held_[held_[0].version == version ? 0 : 1];
-    const auto bytes =
-        image.memory->span().subspan(static_cast<std::size_t>(layout_.bytes_before(rank, array)),
-                                     static_cast<std::size_t>(layout_.range(rank, array).size * layout_.width(array)));
-    return {bytes.data(), bytes.size()};
+    return image.memory->span().subspan(layout_.bytes_before(rank, array),
+                                        layout_.range(rank, array).size * layout_.width(array));
   }
   /// Returns the rank, of `ranks`, that holds another one's shares.
   [[nodiscard]] static std::size_t holder_of(std::size_t rank, std::size_t ranks) noexcept {
@@ -115,12 +183,11 @@ class Replicas {
   }
 
  private:
-  static constexpr std::uint64_t chunk = std::uint64_t{1} << 20;  // bytes of one message
+  static constexpr std::size_t chunk = std::size_t{1} << 20;  // bytes of one message
   using Pieces = std::vector<Span<const std::byte, Space>>;
 
-  [[nodiscard]] TrackedMemory<Space> allocate(std::uint64_t bytes) const {
-    return allocate_tracked_local<Space>(account_, observe::MemoryKind::replicas, static_cast<std::size_t>(bytes),
-                                         uninitialized);
+  [[nodiscard]] TrackedMemory<Space> allocate(std::size_t bytes) const {
+    return allocate_tracked_local<Space>(account_, observe::MemoryKind::replicas, bytes, uninitialized);
   }
   /// Returns after all ranks have entered this call: those of one communicator after those of the one before.
   static void await_all(const ReplicaCommunicators<Space>& comms, stream after, const here& location) {
@@ -134,21 +201,19 @@ class Replicas {
     for (std::size_t i = 0; i < state.arrays.size(); ++i) {
       const auto& array = state.arrays[i];
       const auto range = layout_.range(rank_, i);
-      const auto width = static_cast<std::size_t>(layout_.width(i));
+      const std::size_t width = layout_.width(i);
       if (range.size > 0)
-        pieces.emplace_back(array.values.bytes() + static_cast<std::size_t>(range.begin - array.offset) * width,
-                            static_cast<std::size_t>(range.size) * width);
+        pieces.emplace_back(array.values.bytes() + (range.begin - array.offset) * width, range.size * width);
     }
     return pieces;
   }
   /// Copies the bytes of the pieces from `begin` on, until `to` is full.
-  static void pack(const Pieces& pieces, Span<std::byte, Space> to, std::uint64_t begin, stream after) {
-    std::uint64_t at = 0;  // of the piece
+  static void pack(const Pieces& pieces, Span<std::byte, Space> to, std::size_t begin, stream after) {
+    std::size_t at = 0;  // of the piece
     for (const auto& piece : pieces) {
       const auto common = StateRange{at, piece.size()} & StateRange{begin, to.size()};
       if (common.size > 0)
-        copy(after, to.subspan(static_cast<std::size_t>(common.begin - begin), static_cast<std::size_t>(common.size)),
-             piece.subspan(static_cast<std::size_t>(common.begin - at), static_cast<std::size_t>(common.size)));
+        copy(after, to.subspan(common.begin - begin, common.size), piece.subspan(common.begin - at, common.size));
       at += piece.size();
     }
   }
@@ -156,17 +221,16 @@ class Replicas {
   void exchange(AnyCommunicator<Space>& comm, const Pieces& pieces, stream after, const here& location) {
     Image& image = held_[next_];
     image.version = 0;
-    const auto part = [](std::uint64_t bytes, std::uint64_t round) {
+    const auto part = [](std::size_t bytes, std::size_t round) {
       return StateRange{round * chunk, chunk} & StateRange{0, bytes};
     };
-    for (std::uint64_t round = 0; round < rounds_; ++round) {
+    for (std::size_t round = 0; round < rounds_; ++round) {
       const auto sent = part(own_.memory->span().size(), round);
       const auto received = part(image.memory->span().size(), round);
-      const auto out = chunk_->span().subspan(0, static_cast<std::size_t>(sent.size));
+      const auto out = chunk_->span().subspan(0, sent.size);
       pack(pieces, out, sent.begin, after);
-      const auto in = received.size == 0 ? Span<std::byte, Space>()
-                                         : image.memory->span().subspan(static_cast<std::size_t>(received.begin),
-                                                                        static_cast<std::size_t>(received.size));
+      const auto in =
+          received.size == 0 ? Span<std::byte, Space>() : image.memory->span().subspan(received.begin, received.size);
       make_behind(comm,
                   calls::SendReceive<std::byte, Space>{.send = {out.data(), out.size()},
                                                        .to = static_cast<int>(holder_of(rank_, layout_.ranks())),
@@ -183,7 +247,7 @@ class Replicas {
   bool whole_;
   std::uint64_t last_;  // version
   std::shared_ptr<MemoryAccount> account_;
-  std::uint64_t rounds_ = 0;
+  std::size_t rounds_ = 0;
   TrackedMemory<Space> chunk_{};
   Version committed_{}, live_{};  // live_: being committed
   Image own_{}, fresh_{};         // fresh_: of live_, after a failure

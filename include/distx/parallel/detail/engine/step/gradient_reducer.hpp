@@ -12,16 +12,7 @@ namespace distx::inline DISTX_ABI::detail {
 
 /// Returns the averaging op of a floating element type.
 [[nodiscard]] inline AnyOp average_of(ElementType type) noexcept {
-  switch (type) {
-    case ElementType::f64:
-      return AnyOp::make<double>(average);
-    case ElementType::bf16:
-      return AnyOp::make<bfloat16>(average);
-    case ElementType::f16:
-      return AnyOp::make<float16>(average);
-    default:
-      return AnyOp::make<float>(average);
-  }
+  return with_type(type, []<class T>(std::type_identity<T>) { return AnyOp::make<T>(average); });
 }
 
 /// Which buckets a step reduces and updates in one pass: none, the only one, or all that have memory until the step.
@@ -263,6 +254,9 @@ class GradientReducer {
       return;
     }
     auto& comm = comms_.reducing();
+    const auto make = [&](const auto& call) {
+      overlap_ ? keep(reduction, bucket, comm.start(call, after)) : make_in_order(comm, call, after);
+    };
     for (std::size_t i = 0; i < bucket.buffers.size(); ++i) {
       auto& buffer = bucket.buffers[i];
       buffer.pack_gradients(after, entries_);
@@ -270,17 +264,14 @@ class GradientReducer {
       if (tree_.used()) {
         tree_.add(buffer, after);
         if (tree_.keeps() || comm.size() == 1) continue;
-        const auto call = tree_.exchange(buffer, reduction.exchanged[i], order_, location);
-        overlap_ ? keep(reduction, bucket, comm.start(call, after)) : make_in_order(comm, call, after);
+        make(tree_.exchange(buffer, reduction.exchanged[i], order_, location));
       } else if (buffer.hook != nullptr) {
         run_hook(buffer);
       } else if (policies_.stage == 0) {
-        const AllReduce<AnyElement, AnyOp, Space> call{buffer.sent(), buffer.received(adds_),
-                                                       average_of(buffer.communication_type), location};
-        overlap_ ? keep(reduction, bucket, comm.start(call, after)) : make_in_order(comm, call, after);
+        make(AllReduce<AnyElement, AnyOp, Space>{buffer.sent(), buffer.received(adds_),
+                                                 average_of(buffer.communication_type), location});
       } else {
-        const auto call = reduce_scatter(buffer, nullptr);
-        overlap_ ? keep(reduction, bucket, comm.start(call, after)) : make_in_order(comm, call, after);
+        make(reduce_scatter(buffer, nullptr));
       }
     }
     if (!overlap_ || tree_.keeps()) finish(started_ - 1, after);
@@ -336,13 +327,13 @@ class GradientReducer {
         make_in_order(*across, AllReduce<AnyElement, AnyOp, Space>{part, part, average_of(part.type()), location_},
                       after);
       if (buffer.restores) {
-        cast_to(after, buffer.restored(adds_), part);
-        part = buffer.restored(adds_);
+        cast_to(after, buffer.reduced(adds_), part);
+        part = buffer.reduced(adds_);
       }
       if (buffer.separate_gradient_shard && adds_)
         add_to(after, buffer.gradient_shard, part);
       else if (policies_.stage == 0 && !buffer.separate_gradient_shard)
-        buffer.unpack_gradients(after, entries_);
+        buffer.unpack(after, entries_, &ParameterEntry<Space>::gradient);
     }
     if (!reduction.converted.empty() || !reduction.exchanged.empty() || allocates_gradients_lazily())
       pool_.used_on(after);

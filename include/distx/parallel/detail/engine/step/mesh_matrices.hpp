@@ -8,7 +8,7 @@
 #include "distx/parallel/detail/base/tensor_runs.hpp"
 #include "distx/parallel/detail/base/typed.hpp"
 #include "distx/parallel/detail/memory/tracked_memory.hpp"
-#include "distx/parallel/detail/optimizer/matrix_transform.hpp"
+#include "distx/parallel/detail/optimizer/any_optimizer.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
 

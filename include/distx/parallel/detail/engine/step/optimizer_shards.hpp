@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <array>
 #include <map>
 
+#include "distx/comm/detail/in_order.hpp"
 #include "distx/parallel/data_parallel_options.hpp"
 #include "distx/parallel/detail/base/training_communicators.hpp"
 #include "distx/parallel/detail/base/training_policies.hpp"
@@ -9,9 +11,46 @@
 #include "distx/parallel/detail/engine/parameters/parameter_store.hpp"
 #include "distx/parallel/detail/engine/step/mesh_matrices.hpp"
 #include "distx/parallel/detail/engine/step/one_pass_update.hpp"
-#include "distx/parallel/detail/optimizer/step_coefficients.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
+
+/// The optimizer's coefficients of a step in the memory where captured kernels read them.
+///
+/// The host computes them for each step, as for a step that is not captured, so that both have the same bits.
+template <MemorySpace Space>
+class StepCoefficients {
+ public:
+  using stream = typename Space::stream;
+
+  explicit StepCoefficients(std::size_t bytes) : there_(bytes) {
+    for (auto& slot : slots_) slot.here = StagingBuffer<std::byte, Space>(bytes);
+  }
+
+  [[nodiscard]] const std::byte* there() const noexcept { return there_.data(); }
+  /// Returns the host's memory for the next step's. Blocks the host only if it is several steps ahead.
+  [[nodiscard]] std::byte* here() {
+    const CoefficientSlot& slot = slots_[turn_];
+    if (!slot.copied.done()) slot.copied.synchronize();
+    return slot.here.data();
+  }
+  /// Enqueues the copy of what was written there.
+  void upload(stream after) {
+    const CoefficientSlot& slot = slots_[turn_];
+    copy(after, there_.span(), Span<const std::byte>(slot.here));
+    slot.copied.record(after);
+    turn_ = (turn_ + 1) % slots_.size();
+  }
+
+ private:
+  struct CoefficientSlot {
+    StagingBuffer<std::byte, Space> here{};
+    typename Space::event copied{};
+  };
+
+  Buffer<std::byte, Space> there_;
+  std::array<CoefficientSlot, 4> slots_{};
+  std::size_t turn_ = 0;
+};
 
 /// This rank's shards of the optimizer: updates them, and gathers what other ranks have updated.
 ///
@@ -69,15 +108,14 @@ class OptimizerShards {
         buckets_[i].update->update_by_norms(phase, after, pieces[i], factor_of(pieces[i], factor, late), norms,
                                             numbers_);
     };
-    const bool sharded = policies_.stage > 0 && comms_.shards() > 1;
     for (std::size_t i = 0; i < count_; ++i) {
       begin_update(buckets_[i], options);
       pieces[i] = pieces_;
     }
     make(NormPhase::direct);
-    for (auto* const comm : {sharded ? &comms_.reducing() : nullptr, &*across_}) norms.agree(comm, location);
+    for (auto* const comm : {sharding(), &*across_}) norms.agree(comm, location);
     make(NormPhase::add);
-    for (auto* const comm : {sharded ? &comms_.reducing() : nullptr, &*across_}) norms.sum(comm, location);
+    for (auto* const comm : {sharding(), &*across_}) norms.sum(comm, location);
     make(NormPhase::apply);
   }
   /// Does the same as `update` with gradients that are not reduced yet: `reduce(update)` reduces them, and passes them
@@ -203,7 +241,7 @@ class OptimizerShards {
       update_pieces(i, factor, late, after, location);
     }
     // Of the ranks along the data axis that update the same part, the first one sends it.
-    auto* const alike = policies_.stage > 0 && comms_.shards() > 1 ? comms_.across() : &comms_.all();
+    auto* const alike = sharding() != nullptr ? comms_.across() : &comms_.all();
     matrices_->update(
         after, location,
         [&](std::size_t number) -> Span<AnyElement, Space> {
@@ -220,10 +258,13 @@ class OptimizerShards {
         });
   }
   void update_pieces(std::size_t index, const GradientFactor& factor, bool late, stream after, const here& location) {
-    const bool sharded = policies_.stage > 0 && comms_.shards() > 1;
     buckets_[index].update->update(after, pieces_, factor_of(pieces_, factor, late),
                                    captures_ ? coefficients_->there() + coefficient_offsets_[index] : nullptr,
-                                   sharded ? &comms_.reducing() : nullptr, location);
+                                   sharding(), location);
+  }
+  /// Returns the communicator of the ranks that share an update; null if this rank makes it alone.
+  [[nodiscard]] AnyCommunicator<Space>* sharding() noexcept {
+    return policies_.stage > 0 && comms_.shards() > 1 ? &comms_.reducing() : nullptr;
   }
   /// Returns what multiplies the gradients of these pieces now.
   [[nodiscard]] GradientFactor factor_of(const std::vector<PieceStep<Space>>& pieces, const GradientFactor& factor,

@@ -41,30 +41,28 @@ class StepCapture {
       const ErrorContext context = engine.context("capture", location);
       check_capturable(engine, context);
       engine.check_no_gradients("capture", location);
-      if constexpr (CapturedWork<Space>::available) {
-        work_.reset();
-        synchronize_all<Space>();  // captured work cannot wait for work before it
-        engine.buckets_.gradient_pool().begin_capture();
-        if (!reduced_) reduced_ = std::make_shared<Buffer<std::int32_t, Space>>(1);
-        engine.scaling_.begin_capture(engine.parameters_.size());
-        engine.shards_.begin_capture();
-        const auto steps = engine.steps_;
-        recording_ = true;
-        try {
-          work_.emplace(after, f);
-          if (engine.steps_ != steps + 1)
-            throw InvalidState(
-                "the function made " + std::to_string(engine.steps_ - steps) + " steps; call step in it once", context);
-        } catch (...) {
-          recording_ = false;
-          work_.reset();
-          throw;
-        }
+      work_.reset();
+      synchronize_all<Space>();  // captured work cannot wait for work before it
+      engine.buckets_.gradient_pool().begin_capture();
+      if (!reduced_) reduced_ = std::make_shared<Buffer<std::int32_t, Space>>(1);
+      engine.scaling_.begin_capture(engine.parameters_.size());
+      engine.shards_.begin_capture();
+      const auto steps = engine.steps_;
+      recording_ = true;
+      try {
+        work_.emplace(after, f);
+        if (engine.steps_ != steps + 1)
+          throw InvalidState(
+              "the function made " + std::to_string(engine.steps_ - steps) + " steps; call step in it once", context);
+      } catch (...) {
         recording_ = false;
-        engine.steps_ = steps;
-        engine.shards_.end_capture();
-        engine.scaling_.end_capture(after);
+        work_.reset();
+        throw;
       }
+      recording_ = false;
+      engine.steps_ = steps;
+      engine.shards_.end_capture();
+      engine.scaling_.end_capture(after);
     });
   }
   /// Enqueues the captured step. Collective.
@@ -76,12 +74,10 @@ class StepCapture {
       engine.check_no_gradients("replay", location);
       engine.step_options_.check(options, false, context);
       engine.note(options, context);
-      if constexpr (CapturedWork<Space>::available) {
-        engine.shards_.replay(options, after);
-        work_->launch(after);
-        engine.scaling_.replayed(after, location);
-        watch(engine.comms_, after, location);
-      }
+      engine.shards_.replay(options, after);
+      work_->launch(after);
+      engine.scaling_.replayed(after, location);
+      watch(engine.comms_, after, location);
       ++engine.steps_;
     });
   }

@@ -41,21 +41,10 @@ class StepState {
       return by_phase;
     if (incomplete_ && call != StepCall::load) return StepFault::incomplete_load;
     if (idle_ && call <= StepCall::micro_batch) return StepFault::no_batch;
-    switch (call) {
-      case StepCall::gradient:
-      case StepCall::ready:
-        return *evaluations_ > 0 || swapped_in() ? StepFault::no_gradients_in_scope : StepFault::none;
-      case StepCall::micro_batch:
-        return micro_batches_ > 0 && last_ ? StepFault::after_last_micro_batch : StepFault::none;
-      case StepCall::step:
-      case StepCall::reduce_gradients:
-        return last_ ? StepFault::none : StepFault::no_last_micro_batch;
-      case StepCall::between_steps:
-      case StepCall::load:
-        return reducing ? StepFault::step_in_progress : StepFault::none;
-      default:
-        return StepFault::none;
-    }
+    if (call <= StepCall::ready && (*evaluations_ > 0 || swapped_in())) return StepFault::no_gradients_in_scope;
+    if (call == StepCall::micro_batch && micro_batches_ > 0 && last_) return StepFault::after_last_micro_batch;
+    if ((call == StepCall::step || call == StepCall::reduce_gradients) && !last_) return StepFault::no_last_micro_batch;
+    return reducing && call >= StepCall::between_steps ? StepFault::step_in_progress : StepFault::none;
   }
 
   /// Whether the next micro-batch has this index, and the step this number of them.
