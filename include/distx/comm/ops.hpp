@@ -43,6 +43,17 @@ constexpr T extreme(T a, T b, Before before, Join join) {
   }
 }
 
+/// Combines the bits of integers.
+template <OpKind Kind>
+struct Bitwise {
+  static constexpr OpKind kind = Kind;
+  static constexpr bool commutative = true;
+  template <std::integral T>
+  constexpr T operator()(T a, T b) const {
+    return static_cast<T>(Kind == OpKind::bit_and ? a & b : Kind == OpKind::bit_or ? a | b : a ^ b);
+  }
+};
+
 }  // namespace detail
 
 /// Adds; integers wrap around on overflow.
@@ -95,21 +106,6 @@ struct Average : Sum {
     return sum / static_cast<T>(ranks);
   }
 };
-
-namespace detail {
-
-/// Combines the bits of integers.
-template <OpKind Kind>
-struct Bitwise {
-  static constexpr OpKind kind = Kind;
-  static constexpr bool commutative = true;
-  template <std::integral T>
-  constexpr T operator()(T a, T b) const {
-    return static_cast<T>(Kind == OpKind::bit_and ? a & b : Kind == OpKind::bit_or ? a | b : a ^ b);
-  }
-};
-
-}  // namespace detail
 
 /// The op of `all_reduce(comm, x, distx::sum)`.
 inline constexpr Sum sum{};

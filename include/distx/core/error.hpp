@@ -22,6 +22,9 @@ struct ErrorContext {
 
 namespace detail {
 
+/// The message of an exception that has none.
+inline constexpr const char* unknown_exception = "unknown exception (not derived from std::exception)";
+
 /// Returns a message without the "distx: " of errors that it quotes, because each error has one in front.
 inline std::string without_prefixes(std::string message) {
   constexpr std::string_view prefix = "distx: ";

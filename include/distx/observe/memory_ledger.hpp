@@ -80,22 +80,13 @@ class MemoryAccount {
 
  private:
   observe::MemoryLedger::Use& of(observe::MemoryKind kind) noexcept {
-    switch (kind) {
-      case observe::MemoryKind::weights:
-        return ledger_.weights;
-      case observe::MemoryKind::gradients:
-        return ledger_.gradients;
-      case observe::MemoryKind::optimizer:
-        return ledger_.optimizer;
-      case observe::MemoryKind::replicas:
-        return ledger_.replicas;
-      case observe::MemoryKind::activations:
-        return ledger_.activations;
-      case observe::MemoryKind::offloaded:
-        return ledger_.offloaded;
-      default:
-        return ledger_.in_flight;
-    }
+    using enum observe::MemoryKind;
+    if (kind == weights) return ledger_.weights;
+    if (kind == gradients) return ledger_.gradients;
+    if (kind == optimizer) return ledger_.optimizer;
+    if (kind == replicas) return ledger_.replicas;
+    if (kind == activations) return ledger_.activations;
+    return kind == offloaded ? ledger_.offloaded : ledger_.in_flight;
   }
 
   mutable std::mutex mutex_;

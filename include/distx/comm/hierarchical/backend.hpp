@@ -12,14 +12,6 @@
 
 namespace distx::inline DISTX_ABI::detail {
 
-template <class P>
-[[nodiscard]] Pending<Host> as_pending(P pending) {
-  if constexpr (std::same_as<P, Pending<Host>>)
-    return pending;
-  else
-    return Pending<Host>(std::make_shared<PendingOperation<P, Host>>(std::move(pending)));
-}
-
 /// The backend of `Hierarchical`. See `BasicCommunicator`.
 ///
 /// Blocking calls and messages use one pair of communicators, asynchronous collectives another. With a single host, or
@@ -81,7 +73,7 @@ class HierarchicalBackend {
       Below started{{}, one_host()};
       as_global(one_host(), context, [&] {
         started.pending =
-            one_host() ? as_pending(blocking_.inner.start(call)) : as_pending(blocking_.outer.start(call));
+            one_host() ? as_pending<Host>(blocking_.inner.start(call)) : as_pending<Host>(blocking_.outer.start(call));
       });
       return as_operation(state, context, std::move(started));
     }
@@ -108,13 +100,9 @@ class HierarchicalBackend {
   [[nodiscard]] CommunicatorMemory<std::byte> allocate(std::size_t count, std::size_t element_bytes,
                                                        const std::source_location& location) {
     const ErrorContext context = self_.context("allocate", location);
-    if (count > static_cast<std::size_t>(-1) / element_bytes)
-      throw MemoryError(
-          "cannot allocate " + std::to_string(count) + " elements of " + std::to_string(element_bytes) + " bytes",
-          context);
+    const std::size_t bytes = bytes_of(count, element_bytes, context);
     if (two_levels()) blocking_.agree_on(count, element_bytes, context);
     return as_global(hosts_.largest() > 1, context, [&] {
-      const std::size_t bytes = count * element_bytes;
       return hosts_.largest() > 1 ? blocking_.inner.template allocate<std::byte>(bytes)
                                   : blocking_.outer.template allocate<std::byte>(bytes);
     });
@@ -123,14 +111,14 @@ class HierarchicalBackend {
   [[nodiscard]] std::optional<CommonMemory<Host>> allocate_common(std::size_t bytes, const std::vector<ByteRange>& own,
                                                                   const std::source_location& location) {
     if (!one_host()) return {};
-    return common_inside(bytes, own, {"allocate_common", self_.backend, self_.rank, self_.size, location});
+    return common_inside(bytes, own, self_.context("allocate_common", location));
   }
   /// Nothing if there is one host, if hosts have one rank or ranks that are not consecutive, or if the inner
   /// communicator shares no memory.
   [[nodiscard]] std::optional<CommonMemory<Host>> allocate_for_host(std::size_t bytes,
                                                                     const std::source_location& location) {
     if (!two_levels() || !hosts_.consecutive()) return {};
-    const ErrorContext context{"allocate_for_host", self_.backend, self_.rank, self_.size, location};
+    const ErrorContext context = self_.context("allocate_for_host", location);
     blocking_.agree_on(bytes, 1, context);
     auto memory = common_inside(bytes, {{0, bytes}}, context);
     if (!memory) return {};
@@ -146,7 +134,7 @@ class HierarchicalBackend {
       outer.adopt(memory);
     }
   {
-    const ErrorContext context{"adopt", self_.backend, self_.rank, self_.size, location};
+    const ErrorContext context = self_.context("adopt", location);
     const auto all = all_gathered(*this, memory.size(), location);
     Adoption<Host> adoption;
     // The communicator of one host may refuse while that of another does not.
@@ -272,7 +260,7 @@ class HierarchicalBackend {
   [[nodiscard]] Below start_message(const Call<Host>& call) {
     Below started;
     pass_message(call, [&](auto& comm, const Call<Host>& passed, bool inside) {
-      started = {as_pending(comm.start(passed)), inside};
+      started = {as_pending<Host>(comm.start(passed)), inside};
     });
     return started;
   }

@@ -95,10 +95,10 @@ class FlightLog {
   template <MemorySpace Space>
   [[gnu::always_inline]] void describe(FlightWords& words, const Call<Space>& call, bool asynchronous) noexcept {
     const CallTraits& traits = traits_of(call.kind);
-    FlightWords::Kinds kinds{.type = with_compared_span(call, [](const auto& span) { return span.type(); }),
-                             .asynchronous = asynchronous,
-                             .message = traits.message,
-                             .labelled = flight_context != nullptr};
+    FlightKinds kinds{.type = with_compared_span(call, [](const auto& span) { return span.type(); }),
+                      .asynchronous = asynchronous,
+                      .message = traits.message,
+                      .labelled = flight_context != nullptr};
     kinds.stream_ordered = asynchronous && !std::is_empty_v<typename Space::stream>;
     kinds.uneven = !call.counts.empty() && call.kind != CollectiveKind::all_to_all;
     if (traits.reduces) kinds.op = static_cast<std::uint8_t>(1 + static_cast<int>(call.op.kind()));

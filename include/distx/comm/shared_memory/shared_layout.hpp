@@ -36,7 +36,7 @@ struct CallDescriptor {
   bool is_read = false;          ///< the others are to do so: this rank has not staged its data
   std::uint32_t line = 0;        ///< of the caller, for error messages
   std::byte* address = nullptr;  ///< of the data to send, in the rank's process; on a rank that receives, of its memory
-  calls::Fingerprint fingerprint{};
+  Fingerprint fingerprint{};
 };
 
 /// The part of a published call that all ranks read, on the cache line that they wait on; tiny calls need no other
@@ -74,12 +74,29 @@ struct alignas(alignment_bytes) CallSlot {
   std::atomic<std::uint64_t> step{0};  // the latest that this rank has taken
   alignas(alignment_bytes) std::atomic<std::uint32_t> busy{0};
   std::atomic<std::uint32_t> waits{0};  // whether the rank waits for others in this queue, for error messages
-  detail::Bell bell;                    // rung when the rank takes a step
+  Bell bell;                            // rung when the rank takes a step
   std::uint64_t climbs = 0;             // in the tree of arrivals
   // The rank to whose plain memory this one writes, or is about to, and the call in which it does.
   std::atomic<std::int32_t> writes_to{-1};
   std::atomic<std::uint64_t> write{0};
 };
+
+/// Sets a flag of a rank for the duration of a scope.
+template <std::memory_order Order>
+class FlagGuard {
+ public:
+  explicit FlagGuard(std::atomic<std::uint32_t>& flag) noexcept : flag_(flag) { flag.store(1, Order); }
+  FlagGuard(const FlagGuard&) = delete;
+  FlagGuard& operator=(const FlagGuard&) = delete;
+  ~FlagGuard() { flag_.store(0, Order); }
+
+ private:
+  std::atomic<std::uint32_t>& flag_;
+};
+/// Marks a rank as accessing other ranks' buffers.
+using AccessGuard = FlagGuard<std::memory_order_seq_cst>;
+/// Marks a rank as waiting for others.
+using WaitGuard = FlagGuard<std::memory_order_release>;
 
 struct RankBlock {
   CallSlot channels[2];
@@ -89,7 +106,7 @@ struct RankBlock {
   // alive; otherwise 0.
   std::int64_t process = 0;
   std::uint64_t process_began = 0;
-  detail::Bell message_bell;             // rung when another rank completes a message of this one
+  Bell message_bell;                     // rung when another rank completes a message of this one
   const std::uint64_t* probe = nullptr;  // in the rank's own memory, where it has stored process_began
   // By queue, in the rank's own memory: for each rank, the latest call in which it has completed a write to that
   // memory.
@@ -104,7 +121,7 @@ struct alignas(alignment_bytes) Header {
   std::atomic<std::uint32_t> revoked{0};  // 1 while the reason is being written, then 2
   std::atomic<std::int32_t> died{-1};     // the first rank that was found dead
   char reason[504] = {};
-  detail::Gate gates[2];  // of the queues, opened by the last rank to arrive if there are many
+  Gate gates[2];  // of the queues, opened by the last rank to arrive if there are many
 };
 
 /// Counts the arrivals of a group of ranks, or of groups.
@@ -141,17 +158,17 @@ class SharedLayout {
         ranks_(static_cast<std::size_t>(size)),
         ring_(ranks_ > most_without_tree || extent.inline_bytes == 0 ? least_ring : longest_ring),
         base_(base) {
-    row_bytes_ = detail::round_up_to_lines(ranks_ * sizeof(std::size_t));
-    blocks_ = detail::round_up_to_lines(sizeof(Header));
+    row_bytes_ = round_up_to_lines(ranks_ * sizeof(std::size_t));
+    blocks_ = round_up_to_lines(sizeof(Header));
     nodes_ = blocks_ + ranks_ * sizeof(RankBlock);
     published_ = nodes_ + (has_tree() ? 2 * nodes_of(ranks_) * sizeof(ArrivalNode) : 0);
     published_ += published_ % alignof(PublishedCall);
     rows_ = published_ + ranks_ * 2 * ring() * sizeof(PublishedCall);
     inlined_ = rows_ + ranks_ * 2 * ring() * 2 * row_bytes_;
-    staging_ = inlined_ + ranks_ * 2 * ring() * detail::round_up_to_lines(extent.inline_bytes);
+    staging_ = inlined_ + ranks_ * 2 * ring() * round_up_to_lines(extent.inline_bytes);
     mailboxes_ = staging_ + ranks_ * 2 * 2 * extent.staging_bytes;
     reach_ = mailboxes_ + ranks_ * extent.mailbox_bytes;
-    pairs_ = reach_ + detail::round_up_to_lines(extent.mailbox_bytes == 0 ? 0 : ranks_ * ranks_ * sizeof(Reach));
+    pairs_ = reach_ + round_up_to_lines(extent.mailbox_bytes == 0 ? 0 : ranks_ * ranks_ * sizeof(Reach));
     bytes_ = pairs_ + ranks_ * ranks_ * extent.pair_bytes;
   }
 
@@ -215,7 +232,7 @@ class SharedLayout {
     return reinterpret_cast<std::size_t*>(base_ + rows_ + (in_ring(r, queue, call) * 2 + side) * row_bytes_);
   }
   [[nodiscard]] std::byte* inlined(int r, CallQueue queue, std::uint64_t call) const noexcept {
-    return base_ + inlined_ + in_ring(r, queue, call) * detail::round_up_to_lines(extent_.inline_bytes);
+    return base_ + inlined_ + in_ring(r, queue, call) * round_up_to_lines(extent_.inline_bytes);
   }
   /// Returns the staging buffer of a rank for a round: first its data, then the results that other ranks have reduced
   /// for it if they cannot access its memory. Rounds alternate between two halves.

@@ -33,8 +33,19 @@ struct FlightContext {
 using LabelObserver = void(const FlightContext*) noexcept;
 inline constinit std::atomic<LabelObserver*> label_observer{nullptr};
 
+/// The properties of a recorded call that are not numbers.
+struct FlightKinds {
+  ElementType type = ElementType::bytes;
+  std::uint8_t op = 0;  ///< 1 + OpKind, 0 if the call does not reduce
+  bool asynchronous = false;
+  bool message = false;
+  bool uneven = false;          ///< the blocks differ in size
+  bool stream_ordered = false;  ///< the host may never observe its completion
+  bool labelled = false;        ///< a FlightContext belongs to it
+};
+
 /// A call as it is recorded. The texts are string literals, or as long-lived as literals.
-struct FlightCall {
+struct FlightCall : FlightKinds {
   const char* operation = nullptr;
   std::source_location location{};
   std::uint64_t send_count = 0;
@@ -46,32 +57,14 @@ struct FlightCall {
   std::int32_t root = -1;  ///< or the peer to which a message is sent
   std::int32_t from = -1;  ///< the peer from which a message is received
   std::int32_t tag = 0;
-  ElementType type = ElementType::bytes;
-  std::uint8_t op = 0;  ///< 1 + OpKind, 0 if the call does not reduce
-  bool asynchronous = false;
-  bool message = false;
-  bool uneven = false;          ///< the blocks differ in size
-  bool stream_ordered = false;  ///< the host may never observe its completion
-  bool labelled = false;        ///< a FlightContext belongs to it
-  std::uint64_t ordinal = 0;    ///< from 1: of the call among those of its group and queue
-  std::uint64_t in_group = 0;   ///< from 1: of the collective among those of its group
+  std::uint64_t ordinal = 0;   ///< from 1: of the call among those of its group and queue
+  std::uint64_t in_group = 0;  ///< from 1: of the collective among those of its group
 };
 
 /// A call as words that one thread stores and any thread reads. Each is stored as soon as its parts are known: all at
 /// once they exceed the registers, and a record takes twice the time through memory.
 class FlightWords {
  public:
-  /// The properties of a call that are not numbers.
-  struct Kinds {
-    ElementType type = ElementType::bytes;
-    std::uint8_t op = 0;
-    bool asynchronous = false;
-    bool message = false;
-    bool uneven = false;
-    bool stream_ordered = false;
-    bool labelled = false;
-  };
-
   void set_caller(const char* operation, const std::source_location& location) noexcept {
     store(0, reinterpret_cast<std::uintptr_t>(operation));
     store(1, std::bit_cast<std::uint64_t>(location));
@@ -86,7 +79,7 @@ class FlightWords {
   }
   void set_tag(int world_rank, int tag) noexcept { store(6, pair(world_rank, tag)); }
   void set_peers(int root, int from) noexcept { store(7, pair(root, from)); }
-  void set_kinds(const Kinds& kinds) noexcept {
+  void set_kinds(const FlightKinds& kinds) noexcept {
     const std::uint64_t flags =
         static_cast<std::uint64_t>(kinds.asynchronous) | static_cast<std::uint64_t>(kinds.message) << 1 |
         static_cast<std::uint64_t>(kinds.uneven) << 2 | static_cast<std::uint64_t>(kinds.stream_ordered) << 3 |
