@@ -27,9 +27,7 @@ class VirtualCommunicator {
   virtual void execute(const Call<Space>&) = 0;
   [[nodiscard]] virtual Pending<Space> start(const Call<Space>&, stream after) = 0;
 
-  [[nodiscard]] virtual int rank() const = 0;
-  [[nodiscard]] virtual int size() const = 0;
-  [[nodiscard]] virtual std::string_view backend() const = 0;
+  [[nodiscard]] virtual RankOf self() const = 0;
   [[nodiscard]] virtual std::shared_ptr<VirtualCommunicator> split(const SplitRule&, const std::source_location&) = 0;
   [[nodiscard]] virtual CommunicatorMemory<std::byte, Space> allocate(std::size_t count, std::size_t element_bytes,
                                                                       const std::source_location&) = 0;
@@ -104,15 +102,13 @@ class CommunicatorModel final : public VirtualCommunicator<typename C::space> {
   }
   Pending<Space> start(const Call<Space>& call, stream after) override { return begin(comm_, call, after); }
 
-  int rank() const override { return comm_.rank(); }
-  int size() const override { return comm_.size(); }
-  std::string_view backend() const override { return comm_.backend(); }
+  RankOf self() const override { return {comm_.rank(), comm_.size(), comm_.backend()}; }
   std::shared_ptr<VirtualCommunicator<Space>> split(const SplitRule& rule, const std::source_location& where) override {
     return std::make_shared<CommunicatorModel>(split_by(comm_, rule, where));
   }
   CommunicatorMemory<std::byte, Space> allocate(std::size_t count, std::size_t element_bytes,
                                                 const std::source_location& where) override {
-    const std::size_t bytes = bytes_of(count, element_bytes, {"allocate", backend(), rank(), size(), where});
+    const std::size_t bytes = bytes_of(count, element_bytes, self().context("allocate", where));
     if constexpr (requires(C& c) { c.template allocate<std::byte>(bytes, where); })
       return comm_.template allocate<std::byte>(bytes, where);
     else
@@ -171,7 +167,7 @@ class CommunicatorModel final : public VirtualCommunicator<typename C::space> {
   }
   [[noreturn]] void throw_unsupported(const Call<Space>& call) const {
     throw InvalidArgument("this communicator does not support this operation for elements of a type known at run time",
-                          {name_of(call.kind), backend(), rank(), size(), call.location});
+                          self().context(call));
   }
 
   C comm_;
@@ -198,9 +194,9 @@ class AnyCommunicator {
   AnyCommunicator(AnyCommunicator&&) noexcept = default;
   AnyCommunicator& operator=(AnyCommunicator&&) noexcept = default;
 
-  [[nodiscard]] int rank() const { return self_->rank(); }
-  [[nodiscard]] int size() const { return self_->size(); }
-  [[nodiscard]] std::string_view backend() const { return self_->backend(); }
+  [[nodiscard]] int rank() const { return self_->self().rank; }
+  [[nodiscard]] int size() const { return self_->self().size; }
+  [[nodiscard]] std::string_view backend() const { return self_->self().backend; }
   /// Returns another handle on this communicator.
   [[nodiscard]] AnyCommunicator share() const { return AnyCommunicator(self_); }
   friend bool operator==(const AnyCommunicator& a, const AnyCommunicator& b) noexcept { return a.self_ == b.self_; }

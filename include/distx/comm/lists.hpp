@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <exception>
-#include <optional>
 #include <utility>
 #include <vector>
 

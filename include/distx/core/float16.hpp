@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <bit>
-#include <compare>
 #include <cstdint>
 
 #include "distx/core/detail/floating_point.hpp"

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "distx/comm/hierarchical/hosts.hpp"
-#include "distx/core/version.hpp"
 #include "distx/posix/host.hpp"
 
 namespace distx::inline DISTX_ABI::detail {

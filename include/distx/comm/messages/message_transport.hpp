@@ -3,7 +3,6 @@
 #include <concepts>
 #include <cstddef>
 #include <span>
-#include <string>
 #include <utility>
 
 #include "distx/comm/calls/validate.hpp"

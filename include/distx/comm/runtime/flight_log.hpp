@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/comm/calls/validate.hpp"
-#include "distx/observe/detail/flight_group.hpp"
 #include "distx/observe/detail/flight_ring.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
@@ -9,9 +8,6 @@ namespace distx::inline DISTX_ABI::detail {
 /// Records the calls of one rank's communicator in the flight recorder.
 class FlightLog {
  public:
-  FlightLog() = default;
-  FlightLog(const FlightLog&) = delete;
-  FlightLog& operator=(const FlightLog&) = delete;
   ~FlightLog();
 
   /// Announces the communicator. Called once.

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <array>
-#include <optional>
 
-#include "distx/comm/pending.hpp"
 #include "distx/comm/shared_memory/shared_region.hpp"
 
 namespace distx::inline DISTX_ABI::detail::shared_memory {

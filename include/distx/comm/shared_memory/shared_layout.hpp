@@ -2,9 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <new>
-#include <string>
 
 #include "distx/comm/calls/validate.hpp"
 #include "distx/core/detail/bell.hpp"
@@ -202,8 +200,7 @@ class SharedLayout {
     while (members > 1) {
       const std::size_t group = index / fan_in, groups = (members + fan_in - 1) / fan_in;
       const std::uint64_t expected = std::min(members - group * fan_in, fan_in) * now;
-      std::byte* const node = base_ + nodes_ + (level + group) * sizeof(ArrivalNode);
-      auto& count = std::launder(reinterpret_cast<ArrivalNode*>(node))->count;
+      auto& count = at<ArrivalNode>(nodes_, level + group).count;
       if (count.fetch_add(1, std::memory_order_acq_rel) + 1 != expected) return false;
       level += groups;
       index = group;
@@ -212,11 +209,8 @@ class SharedLayout {
     return true;
   }
   [[nodiscard]] const Extent& extent() const noexcept { return extent_; }
-  [[nodiscard]] Header& header() const noexcept { return *std::launder(reinterpret_cast<Header*>(base_)); }
-  [[nodiscard]] RankBlock& rank(int r) const noexcept {
-    std::byte* const block = base_ + blocks_ + static_cast<std::size_t>(r) * sizeof(RankBlock);
-    return *std::launder(reinterpret_cast<RankBlock*>(block));
-  }
+  [[nodiscard]] Header& header() const noexcept { return at<Header>(0, 0); }
+  [[nodiscard]] RankBlock& rank(int r) const noexcept { return at<RankBlock>(blocks_, static_cast<std::size_t>(r)); }
   [[nodiscard]] CallSlot& channel(int r, CallQueue queue) const noexcept {
     return rank(r).channels[static_cast<std::size_t>(queue)];
   }
@@ -224,8 +218,7 @@ class SharedLayout {
     return published(queue, call)[r];
   }
   [[nodiscard]] PublishedCalls published(CallQueue queue, std::uint64_t call) const noexcept {
-    std::byte* const first = base_ + published_ + in_ring(0, queue, call) * sizeof(PublishedCall);
-    return {std::launder(reinterpret_cast<PublishedCall*>(first)), 2 * ring_};
+    return {&at<PublishedCall>(published_, in_ring(0, queue, call)), 2 * ring_};
   }
   /// Returns one count per rank: sent (side 0) or received (side 1).
   [[nodiscard]] std::size_t* row(int r, CallQueue queue, std::uint64_t call, std::size_t side) const noexcept {
@@ -240,20 +233,24 @@ class SharedLayout {
     return base_ + staging_ + (of_queue(r, queue) * 2 + round % 2) * extent_.staging_bytes;
   }
   /// Returns whether rank `from` can access all memory of rank `to`, as it has found out. @pre there are mailboxes
-  [[nodiscard]] Reach& reach(int from, int to) const noexcept {
-    const std::size_t index = static_cast<std::size_t>(from) * ranks_ + static_cast<std::size_t>(to);
-    return *std::launder(reinterpret_cast<Reach*>(base_ + reach_ + index * sizeof(Reach)));
-  }
+  [[nodiscard]] Reach& reach(int from, int to) const noexcept { return at<Reach>(reach_, of_pair(from, to)); }
   /// Returns the memory for messages from one rank to another.
   [[nodiscard]] std::byte* pair(int from, int to) const noexcept {
-    const std::size_t index = static_cast<std::size_t>(from) * ranks_ + static_cast<std::size_t>(to);
-    return base_ + pairs_ + index * extent_.pair_bytes;
+    return base_ + pairs_ + of_pair(from, to) * extent_.pair_bytes;
   }
   [[nodiscard]] std::byte* mailbox(int r) const noexcept {
     return base_ + mailboxes_ + static_cast<std::size_t>(r) * extent_.mailbox_bytes;
   }
 
  private:
+  /// Returns object `index` of those that begin at an offset.
+  template <class T>
+  [[nodiscard]] T& at(std::size_t offset, std::size_t index) const noexcept {
+    return *std::launder(reinterpret_cast<T*>(base_ + offset + index * sizeof(T)));
+  }
+  [[nodiscard]] std::size_t of_pair(int from, int to) const noexcept {
+    return static_cast<std::size_t>(from) * ranks_ + static_cast<std::size_t>(to);
+  }
   static std::size_t of_queue(int r, CallQueue queue) noexcept {
     return static_cast<std::size_t>(r) * 2 + static_cast<std::size_t>(queue);
   }

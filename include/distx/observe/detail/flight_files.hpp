@@ -51,19 +51,9 @@ class FlightJson {
                  ",\n\"written_ns\":" + std::to_string(epoch + flight_clock()) +
                  ",\n\"ended\":" + (dump.ended ? "true" : "false") +
                  ",\n\"error\":" + (dump.error.empty() ? "null" : json_string(dump.error)) + ",\n\"groups\":[";
-    const char* separator = "\n";
-    for (const FlightGroup& group : dump.groups) {
-      json.text_ += separator;
-      json.add(group);
-      separator = ",\n";
-    }
+    for (const FlightGroup& group : dump.groups) json.add(group);
     json.text_ += "],\n\"calls\":[";
-    separator = "\n";
-    for (const FlightEntry& entry : dump.entries) {
-      json.text_ += separator;
-      json.add(entry, group_of(dump, entry.call.group));
-      separator = ",\n";
-    }
+    for (const FlightEntry& entry : dump.entries) json.add(entry, group_of(dump, entry.call.group));
     json.text_ += "]}\n";
     return json.text_;
   }
@@ -71,6 +61,7 @@ class FlightJson {
  private:
   explicit FlightJson(std::int64_t epoch) : epoch_(epoch) {}
 
+  void begin_object() { text_ += text_.back() == '[' ? "\n{" : ",\n{"; }
   void key(const char* name) {
     text_ += text_.back() == '{' ? "\"" : ",\"";
     text_.append(name).append("\":");
@@ -92,7 +83,7 @@ class FlightJson {
     if (time != 0) add(name, epoch_ + time);
   }
   void add(const FlightGroup& group) {
-    text_ += '{';
+    begin_object();
     add("name", group.name);
     add("rank", group.rank);
     add("size", group.size);
@@ -105,7 +96,7 @@ class FlightJson {
   }
   void add(const FlightEntry& entry, const FlightGroup* group) {
     const FlightCall& call = entry.call;
-    text_ += '{';
+    begin_object();
     add("group", group != nullptr ? std::string_view(group->name) : std::string_view("unknown"));
     add("rank", call.rank);
     add("size", call.size);

@@ -10,7 +10,6 @@
 
 #include "distx/core/detail/fnv1a.hpp"
 #include "distx/core/detail/made_here.hpp"
-#include "distx/observe/detail/flight_group.hpp"
 #include "distx/observe/detail/flight_ring.hpp"
 
 namespace distx::inline DISTX_ABI::detail {

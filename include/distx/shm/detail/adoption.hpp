@@ -45,8 +45,6 @@ class SegmentAdoption final : public Allocation {
  public:
   SegmentAdoption(std::shared_ptr<SegmentRegion> region, const RankOf& self, Span<std::byte> memory)
       : Allocation(std::move(region), self, "adopt", 0), memory_(memory) {}
-  SegmentAdoption(const SegmentAdoption&) = delete;
-  SegmentAdoption& operator=(const SegmentAdoption&) = delete;
   ~SegmentAdoption() override {
     if (replaced_) static_cast<void>(make_private(memory_.data(), memory_.size()));
   }

@@ -97,8 +97,6 @@ class SharedSegment {
   /// @throws MemoryError
   [[nodiscard]] static std::shared_ptr<SharedSegment> find(const SegmentName& name);
 
-  SharedSegment(const SharedSegment&) = delete;
-  SharedSegment& operator=(const SharedSegment&) = delete;
   ~SharedSegment() {
     Known& known = known_segments();
     const std::lock_guard lock(known.mutex);

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <sys/mman.h>
-
 #include <atomic>
-#include <cstring>
 #include <mutex>
 #include <vector>
 
