@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -28,9 +27,7 @@ class VirtualCommunicator {
   virtual void execute(const Call<Space>&) = 0;
   [[nodiscard]] virtual Pending<Space> start(const Call<Space>&, stream after) = 0;
 
-  [[nodiscard]] virtual int rank() const = 0;
-  [[nodiscard]] virtual int size() const = 0;
-  [[nodiscard]] virtual std::string_view backend() const = 0;
+  [[nodiscard]] virtual RankOf self() const = 0;
   [[nodiscard]] virtual std::shared_ptr<VirtualCommunicator> split(const SplitRule&, const std::source_location&) = 0;
   [[nodiscard]] virtual CommunicatorMemory<std::byte, Space> allocate(std::size_t count, std::size_t element_bytes,
                                                                       const std::source_location&) = 0;
@@ -78,6 +75,14 @@ class PendingOperation final : public Operation<Space> {
   P pending_;
 };
 
+template <MemorySpace Space, class P>
+[[nodiscard]] Pending<Space> as_pending(P pending) {
+  if constexpr (std::same_as<P, Pending<Space>>)
+    return pending;
+  else
+    return Pending<Space>(std::make_shared<PendingOperation<P, Space>>(std::move(pending)));
+}
+
 /// Implements the interface for a communicator of type C.
 template <class C>
 class CommunicatorModel final : public VirtualCommunicator<typename C::space> {
@@ -97,22 +102,17 @@ class CommunicatorModel final : public VirtualCommunicator<typename C::space> {
   }
   Pending<Space> start(const Call<Space>& call, stream after) override { return begin(comm_, call, after); }
 
-  int rank() const override { return comm_.rank(); }
-  int size() const override { return comm_.size(); }
-  std::string_view backend() const override { return comm_.backend(); }
+  RankOf self() const override { return {comm_.rank(), comm_.size(), comm_.backend()}; }
   std::shared_ptr<VirtualCommunicator<Space>> split(const SplitRule& rule, const std::source_location& where) override {
     return std::make_shared<CommunicatorModel>(split_by(comm_, rule, where));
   }
   CommunicatorMemory<std::byte, Space> allocate(std::size_t count, std::size_t element_bytes,
                                                 const std::source_location& where) override {
-    if (count > std::numeric_limits<std::size_t>::max() / element_bytes)
-      throw MemoryError(
-          "cannot allocate " + std::to_string(count) + " elements of " + std::to_string(element_bytes) + " bytes",
-          {.operation = "allocate", .backend = backend(), .rank = rank(), .size = size(), .location = where});
-    if constexpr (requires(C& c) { c.template allocate<std::byte>(count, where); })
-      return comm_.template allocate<std::byte>(count * element_bytes, where);
+    const std::size_t bytes = bytes_of(count, element_bytes, self().context("allocate", where));
+    if constexpr (requires(C& c) { c.template allocate<std::byte>(bytes, where); })
+      return comm_.template allocate<std::byte>(bytes, where);
     else
-      return comm_.template allocate<std::byte>(count * element_bytes);
+      return comm_.template allocate<std::byte>(bytes);
   }
   CommunicatorMemory<std::byte, Space> adopt(Span<std::byte, Space> memory,
                                              const std::source_location& where) override {
@@ -160,23 +160,14 @@ class CommunicatorModel final : public VirtualCommunicator<typename C::space> {
   // The communicator is an argument because its `start` may not be named if it does not exist.
   template <class Inner>
   Pending<Space> begin(Inner& inner, const Call<Space>& call, stream after) {
-    if constexpr (!Starts<Inner, Call<Space>>) {
+    if constexpr (Starts<Inner, Call<Space>>)
+      return as_pending<Space>(inner.start(call, after));
+    else
       throw_unsupported(call);
-    } else {
-      using P = decltype(inner.start(call, after));
-      if constexpr (std::same_as<P, Pending<Space>>)
-        return inner.start(call, after);
-      else
-        return Pending<Space>(std::make_shared<PendingOperation<P, Space>>(inner.start(call, after)));
-    }
   }
   [[noreturn]] void throw_unsupported(const Call<Space>& call) const {
     throw InvalidArgument("this communicator does not support this operation for elements of a type known at run time",
-                          {.operation = name_of(call.kind),
-                           .backend = comm_.backend(),
-                           .rank = comm_.rank(),
-                           .size = comm_.size(),
-                           .location = call.location});
+                          self().context(call));
   }
 
   C comm_;
@@ -203,9 +194,9 @@ class AnyCommunicator {
   AnyCommunicator(AnyCommunicator&&) noexcept = default;
   AnyCommunicator& operator=(AnyCommunicator&&) noexcept = default;
 
-  [[nodiscard]] int rank() const { return self_->rank(); }
-  [[nodiscard]] int size() const { return self_->size(); }
-  [[nodiscard]] std::string_view backend() const { return self_->backend(); }
+  [[nodiscard]] int rank() const { return self_->self().rank; }
+  [[nodiscard]] int size() const { return self_->self().size; }
+  [[nodiscard]] std::string_view backend() const { return self_->self().backend; }
   /// Returns another handle on this communicator.
   [[nodiscard]] AnyCommunicator share() const { return AnyCommunicator(self_); }
   friend bool operator==(const AnyCommunicator& a, const AnyCommunicator& b) noexcept { return a.self_ == b.self_; }

@@ -51,35 +51,6 @@ concept Starts = Collective<Call> && requires(C& comm, const Call& call, typenam
   { comm.start(call, after) } -> PendingCollective<typename Call::space>;
 };
 
-}  // namespace calls
-
-/// Moves and reduces tensor data among its ranks, in one memory space.
-///
-/// A communicator is a move-only handle on shared state; `share()` returns another handle on it. One thread uses it at
-/// a time. All ranks make the same calls in the same order; blocking and asynchronous calls are ordered separately.
-///
-/// - `split(color, key)` returns a communicator of the ranks with the same color, ordered by key, then by rank.
-///   Collective.
-/// - `allocate<T>(n)` returns memory that this communicator transfers fastest. Collective.
-/// - `revoke(reason)` makes the current or next call of every rank throw RevokedError with that reason. Not collective.
-template <class C>
-concept Communicator = std::movable<C> && !std::copyable<C> &&
-                       requires(C& comm, const C& fixed, int number, std::size_t bytes, std::string reason) {
-                         typename C::space;
-                         requires MemorySpace<typename C::space>;
-                         { fixed.rank() } -> std::same_as<int>;
-                         { fixed.size() } -> std::same_as<int>;
-                         { fixed.backend() } -> std::convertible_to<std::string_view>;
-                         { comm.split(number, number) } -> std::same_as<C>;
-                         { fixed.share() } -> std::same_as<C>;
-                         {
-                           comm.template allocate<float>(bytes)
-                         } -> std::same_as<CommunicatorMemory<float, typename C::space>>;
-                         comm.revoke(reason);
-                       } && calls::Executes<C, calls::Barrier<typename C::space>>;
-
-namespace calls {
-
 /// Whether communicator C executes `AllReduce` of elements of type T with `Op`.
 template <class C, class T, class Op = Sum>
 concept HasAllReduce = Executes<C, AllReduce<T, Op, typename C::space>>;
@@ -110,5 +81,30 @@ concept HasPointToPoint = Executes<C, Send<T, typename C::space>> && Executes<C,
                           Executes<C, SendReceive<T, typename C::space>>;
 
 }  // namespace calls
+
+/// Moves and reduces tensor data among its ranks, in one memory space.
+///
+/// A communicator is a move-only handle on shared state; `share()` returns another handle on it. One thread uses it at
+/// a time. All ranks make the same calls in the same order; blocking and asynchronous calls are ordered separately.
+///
+/// - `split(color, key)` returns a communicator of the ranks with the same color, ordered by key, then by rank.
+///   Collective.
+/// - `allocate<T>(n)` returns memory that this communicator transfers fastest. Collective.
+/// - `revoke(reason)` makes the current or next call of every rank throw RevokedError with that reason. Not collective.
+template <class C>
+concept Communicator = std::movable<C> && !std::copyable<C> &&
+                       requires(C& comm, const C& fixed, int number, std::size_t bytes, std::string reason) {
+                         typename C::space;
+                         requires MemorySpace<typename C::space>;
+                         { fixed.rank() } -> std::same_as<int>;
+                         { fixed.size() } -> std::same_as<int>;
+                         { fixed.backend() } -> std::convertible_to<std::string_view>;
+                         { comm.split(number, number) } -> std::same_as<C>;
+                         { fixed.share() } -> std::same_as<C>;
+                         {
+                           comm.template allocate<float>(bytes)
+                         } -> std::same_as<CommunicatorMemory<float, typename C::space>>;
+                         comm.revoke(reason);
+                       } && calls::Executes<C, calls::Barrier<typename C::space>>;
 
 }  // namespace distx::inline DISTX_ABI

@@ -170,7 +170,38 @@ class FakeBackend {
     if (self_.size == 1 || time_ == nullptr) return clock_->now();
     return clock_->transfer(time_(call, self_.rank, self_.size));
   }
-  void complete_as_equal(const Call<Host>& c) const;
+  void complete_as_equal(const Call<Host>& c) const {
+    using enum CollectiveKind;
+    const CallTraits& traits = traits_of(c.kind);
+    if (c.kind == barrier || c.kind == broadcast || c.kind == send) return;
+    if (traits.rooted && !traits.root_sends && self_.rank != c.root) return;
+    const std::size_t width = element_width(c);
+    // The block that this rank sends itself; nothing in a scatter whose root is another rank.
+    const std::byte* own = c.send.bytes();
+    std::size_t own_bytes = c.send.size_bytes();
+    if (traits.blockwise) {
+      const std::size_t equal =
+          c.kind == all_to_all ? c.send.size() / static_cast<std::size_t>(self_.size) : c.receive.size();
+      const bool sends_blocks = c.kind != scatter || self_.rank == c.root;
+      own = sends_blocks ? own + block_offset(c.counts, equal, self_.rank) * width : nullptr;
+      own_bytes = sends_blocks ? block_count(c.counts, equal, self_.rank) * width : 0;
+    }
+    if (traits.reduces) {
+      const std::size_t begin = static_cast<std::size_t>(own - c.send.bytes()) / width;
+      return reduce_equal(c.op, c.send.subspan(begin, own_bytes / width), c.receive.subspan(0, own_bytes / width),
+                          self_.size);
+    }
+    if (c.kind != all_gather && c.kind != gather && c.kind != all_to_all)
+      return copy_and_zero(c.receive.bytes(), c.receive.size_bytes(), own, own_bytes);
+    const Counts counts = c.kind == all_to_all ? c.receive_counts : c.counts;
+    const std::size_t equal = c.receive.size() / static_cast<std::size_t>(self_.size);
+    std::byte* to = c.receive.bytes();
+    for (int rank = 0; rank < self_.size; ++rank) {
+      const std::size_t bytes = block_count(counts, equal, rank) * width;
+      copy_and_zero(to, bytes, own, own_bytes);
+      to += bytes;
+    }
+  }
 
   RankOf self_;
   std::shared_ptr<SimulatedClock> clock_;
@@ -178,39 +209,6 @@ class FakeBackend {
   std::mutex mutex_;
   std::optional<RevocationReason> revoked_;
 };
-
-inline void FakeBackend::complete_as_equal(const Call<Host>& c) const {
-  using enum CollectiveKind;
-  const CallTraits& traits = traits_of(c.kind);
-  if (c.kind == barrier || c.kind == broadcast || c.kind == send) return;
-  if (traits.rooted && !traits.root_sends && self_.rank != c.root) return;
-  const std::size_t width = element_width(c);
-  // The block that this rank sends itself; nothing in a scatter whose root is another rank.
-  const std::byte* own = c.send.bytes();
-  std::size_t own_bytes = c.send.size_bytes();
-  if (traits.blockwise) {
-    const std::size_t equal =
-        c.kind == all_to_all ? c.send.size() / static_cast<std::size_t>(self_.size) : c.receive.size();
-    const bool sends_blocks = c.kind != scatter || self_.rank == c.root;
-    own = sends_blocks ? own + block_offset(c.counts, equal, self_.rank) * width : nullptr;
-    own_bytes = sends_blocks ? block_count(c.counts, equal, self_.rank) * width : 0;
-  }
-  if (traits.reduces) {
-    const std::size_t begin = static_cast<std::size_t>(own - c.send.bytes()) / width;
-    return reduce_equal(c.op, c.send.subspan(begin, own_bytes / width), c.receive.subspan(0, own_bytes / width),
-                        self_.size);
-  }
-  if (c.kind != all_gather && c.kind != gather && c.kind != all_to_all)
-    return copy_and_zero(c.receive.bytes(), c.receive.size_bytes(), own, own_bytes);
-  const Counts counts = c.kind == all_to_all ? c.receive_counts : c.counts;
-  const std::size_t equal = c.receive.size() / static_cast<std::size_t>(self_.size);
-  std::byte* to = c.receive.bytes();
-  for (int rank = 0; rank < self_.size; ++rank) {
-    const std::size_t bytes = block_count(counts, equal, rank) * width;
-    copy_and_zero(to, bytes, own, own_bytes);
-    to += bytes;
-  }
-}
 
 }  // namespace detail
 

@@ -36,8 +36,7 @@ template <Communicator C>
       return std::static_pointer_cast<C>(known->second)->share();
   // The barrier carries the hash of the grouping, so ranks with different groupings fail here.
   detail::execute(comm, calls::Barrier<typename C::space>{location, detail::hash_of(grouping)});
-  const ErrorContext context{
-      .operation = "groups", .backend = comm.backend(), .rank = comm.rank(), .size = comm.size(), .location = location};
+  const ErrorContext context{"groups", comm.backend(), comm.rank(), comm.size(), location};
   // Ranks that are in no group get the colors after those of the groups.
   const int groups = static_cast<int>(grouping.size());
   std::vector<detail::SplitRequest> requests;

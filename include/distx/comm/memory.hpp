@@ -2,9 +2,11 @@
 #pragma once
 #include <exception>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "distx/core/error.hpp"
 #include "distx/core/span.hpp"
 #include "distx/memory/buffer.hpp"
 
@@ -73,6 +75,13 @@ class CommunicatorMemory {
 };
 
 namespace detail {
+
+/// Returns the bytes of `count` elements. @throws MemoryError if they exceed the address space
+[[nodiscard]] inline std::size_t bytes_of(std::size_t count, std::size_t element_bytes, const ErrorContext& context) {
+  if (count <= static_cast<std::size_t>(-1) / element_bytes) return count * element_bytes;
+  throw MemoryError(
+      "cannot allocate " + std::to_string(count) + " elements of " + std::to_string(element_bytes) + " bytes", context);
+}
 
 /// A part of some memory, in bytes.
 struct ByteRange {

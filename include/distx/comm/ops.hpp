@@ -17,6 +17,13 @@ enum class OpKind : std::uint8_t { sum, product, min, max, average, user, bit_an
 
 namespace detail {
 
+/// The base of built-in ops.
+template <OpKind Kind>
+struct BuiltInOp {
+  static constexpr OpKind kind = Kind;
+  static constexpr bool commutative = true;
+};
+
 // Computed unsigned, so that overflow wraps as in MPI and NCCL instead of being undefined.
 template <class T, class F>
 constexpr T wrapping(T a, T b, F f) {
@@ -43,12 +50,19 @@ constexpr T extreme(T a, T b, Before before, Join join) {
   }
 }
 
+/// Combines the bits of integers.
+template <OpKind Kind>
+struct Bitwise : BuiltInOp<Kind> {
+  template <std::integral T>
+  constexpr T operator()(T a, T b) const {
+    return static_cast<T>(Kind == OpKind::bit_and ? a & b : Kind == OpKind::bit_or ? a | b : a ^ b);
+  }
+};
+
 }  // namespace detail
 
 /// Adds; integers wrap around on overflow.
-struct Sum {
-  static constexpr OpKind kind = OpKind::sum;
-  static constexpr bool commutative = true;
+struct Sum : detail::BuiltInOp<OpKind::sum> {
   template <class T>
   constexpr T operator()(T a, T b) const {
     return detail::wrapping(a, b, [](auto x, auto y) { return x + y; });
@@ -56,9 +70,7 @@ struct Sum {
 };
 
 /// Multiplies; integers wrap around on overflow.
-struct Product {
-  static constexpr OpKind kind = OpKind::product;
-  static constexpr bool commutative = true;
+struct Product : detail::BuiltInOp<OpKind::product> {
   template <class T>
   constexpr T operator()(T a, T b) const {
     return detail::wrapping(a, b, [](auto x, auto y) { return x * y; });
@@ -67,9 +79,7 @@ struct Product {
 
 /// Selects the smaller value, as IEEE 754's minimum: a NaN of any operand gives the quiet NaN, and -0 is less than +0.
 /// (NCCL's own minimum ignores a NaN where another rank has a number.)
-struct Min {
-  static constexpr OpKind kind = OpKind::min;
-  static constexpr bool commutative = true;
+struct Min : detail::BuiltInOp<OpKind::min> {
   template <class T>
   constexpr T operator()(T a, T b) const {
     return detail::extreme(a, b, [](auto x, auto y) { return x < y; }, [](auto x, auto y) { return x | y; });
@@ -78,9 +88,7 @@ struct Min {
 
 /// Selects the larger value, as IEEE 754's maximum: a NaN of any operand gives the quiet NaN, and +0 is more than -0.
 /// (NCCL's own maximum ignores a NaN where another rank has a number.)
-struct Max {
-  static constexpr OpKind kind = OpKind::max;
-  static constexpr bool commutative = true;
+struct Max : detail::BuiltInOp<OpKind::max> {
   template <class T>
   constexpr T operator()(T a, T b) const {
     return detail::extreme(a, b, [](auto x, auto y) { return x > y; }, [](auto x, auto y) { return x & y; });
@@ -95,21 +103,6 @@ struct Average : Sum {
     return sum / static_cast<T>(ranks);
   }
 };
-
-namespace detail {
-
-/// Combines the bits of integers.
-template <OpKind Kind>
-struct Bitwise {
-  static constexpr OpKind kind = Kind;
-  static constexpr bool commutative = true;
-  template <std::integral T>
-  constexpr T operator()(T a, T b) const {
-    return static_cast<T>(Kind == OpKind::bit_and ? a & b : Kind == OpKind::bit_or ? a | b : a ^ b);
-  }
-};
-
-}  // namespace detail
 
 /// The op of `all_reduce(comm, x, distx::sum)`.
 inline constexpr Sum sum{};

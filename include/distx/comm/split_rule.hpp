@@ -32,15 +32,11 @@ class SplitRule {
   bool of_all_ = false;
 };
 
-template <class C>
-concept SplitsByRule =
-    requires(C& comm, const SplitRule& rule, const std::source_location& location) { comm.split(rule, location); };
-
 /// Splits any communicator; one that does not take a rule gets this rank's color and key.
 template <class C>
 [[nodiscard]] C split_by(C& comm, const SplitRule& rule, const std::source_location& location) {
   const SplitRequest own = rule.of(comm.rank());
-  if constexpr (SplitsByRule<C>)
+  if constexpr (requires { comm.split(rule, location); })
     return comm.split(rule, location);
   else if constexpr (requires { comm.split(own.color, own.key, location); })
     return comm.split(own.color, own.key, location);

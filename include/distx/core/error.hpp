@@ -22,6 +22,9 @@ struct ErrorContext {
 
 namespace detail {
 
+/// The message of an exception that has none.
+inline constexpr const char* unknown_exception = "unknown exception (not derived from std::exception)";
+
 /// Returns a message without the "distx: " of errors that it quotes, because each error has one in front.
 inline std::string without_prefixes(std::string message) {
   constexpr std::string_view prefix = "distx: ";
@@ -96,8 +99,7 @@ class Error : public std::runtime_error {
 /// Thrown when an argument is invalid on this rank, whatever the other ranks pass.
 ///
 /// If other ranks could be waiting for this one, its communicator is revoked before the error is thrown.
-class InvalidArgument : public Error {
- public:
+struct InvalidArgument : Error {
   using Error::Error;
 };
 
@@ -105,14 +107,12 @@ class InvalidArgument : public Error {
 /// process that was forked from the rank's.
 ///
 /// If other ranks could be waiting for this one, its communicator is revoked before the error is thrown.
-class InvalidState : public Error {
- public:
+struct InvalidState : Error {
   using Error::Error;
 };
 
 /// Thrown on every rank when the ranks of a call disagree: on the operation, its sizes, types, root, op or order.
-class MismatchError : public Error {
- public:
+struct MismatchError : Error {
   using Error::Error;
 };
 
@@ -143,40 +143,34 @@ class RevokedError : public Error {
 };
 
 /// Thrown when the ranks cannot be connected: an unknown launcher, invalid variables, or a library that does not match.
-class ConnectError : public Error {
- public:
+struct ConnectError : Error {
   using Error::Error;
 };
 
 /// Thrown when an allocation fails.
-class MemoryError : public Error {
- public:
+struct MemoryError : Error {
   using Error::Error;
 };
 
 /// Thrown when data is missing, truncated or out of range.
-class DataError : public Error {
- public:
+struct DataError : Error {
   using Error::Error;
 };
 
 /// Thrown when a checkpoint cannot be written, is incomplete or damaged, or does not fit the training; the message
 /// names the file and the tensor.
-class CheckpointError : public Error {
- public:
+struct CheckpointError : Error {
   using Error::Error;
 };
 
 /// Thrown on every rank when a gradient or a loss of one is infinite or not a number.
-class NonFiniteError : public Error {
- public:
+struct NonFiniteError : Error {
   using Error::Error;
 };
 
 /// Thrown when a vendor's library or the operating system reports an error that has no type above; `code()` is its
 /// error code.
-class BackendError : public Error {
- public:
+struct BackendError : Error {
   using Error::Error;
 };
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <bit>
-#include <compare>
 #include <cstdint>
 
 #include "distx/core/detail/floating_point.hpp"
@@ -9,7 +8,7 @@
 namespace distx::inline DISTX_ABI {
 
 /// A bfloat16 number: the upper half of a float's bits. A storage type; arithmetic converts to float.
-class bfloat16 {
+class bfloat16 : public detail::StoredFloat<bfloat16, std::uint16_t> {
  public:
   constexpr bfloat16() = default;
   /// Rounds to nearest, ties to even; a NaN stays NaN.
@@ -22,20 +21,10 @@ class bfloat16 {
   constexpr operator float() const {  // NOLINT: exact, hence implicit
     return std::bit_cast<float>(static_cast<std::uint32_t>(bits_) << 16);
   }
-  /// Returns the number with these bits.
-  static constexpr bfloat16 from_bits(std::uint16_t bits) {
-    bfloat16 value;
-    value.bits_ = bits;
-    return value;
-  }
-  [[nodiscard]] constexpr std::uint16_t bits() const { return bits_; }
-
- private:
-  std::uint16_t bits_ = 0;
 };
 
 /// An IEEE 754 binary16 number. A storage type; arithmetic converts to float.
-class float16 {
+class float16 : public detail::StoredFloat<float16, std::uint16_t> {
  public:
   constexpr float16() = default;
   /// Rounds to nearest, ties to even, through subnormals and to infinity beyond 65504; a NaN stays NaN.
@@ -68,16 +57,6 @@ class float16 {
     const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
     return sign != 0 ? -magnitude : magnitude;
   }
-  /// Returns the number with these bits.
-  static constexpr float16 from_bits(std::uint16_t bits) {
-    float16 value;
-    value.bits_ = bits;
-    return value;
-  }
-  [[nodiscard]] constexpr std::uint16_t bits() const { return bits_; }
-
- private:
-  std::uint16_t bits_ = 0;
 };
 
 }  // namespace distx::inline DISTX_ABI

@@ -3,7 +3,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "distx/core/version.hpp"
+#include "distx/core/detail/floating_point.hpp"
 
 namespace distx::inline DISTX_ABI {
 
@@ -23,7 +23,7 @@ struct E5M2 {
 
 /// An 8-bit floating-point number. A storage type; arithmetic converts to float.
 template <class Self, class Format>
-class float8 {
+class float8 : public StoredFloat<Self, std::uint8_t> {
  public:
   constexpr float8() = default;
   /// Rounds to nearest, ties to even, through subnormals; values that are too large, infinities included, become the
@@ -34,7 +34,7 @@ class float8 {
     const auto bits = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) {
-      bits_ = 0x7fu;
+      this->bits_ = 0x7fu;
       return;
     }
     std::uint32_t result = 0;
@@ -47,30 +47,20 @@ class float8 {
       const std::uint32_t mantissa = (magnitude & 0x007fffffu) | 0x00800000u;
       result = (mantissa + ((1u << (shift - 1)) - 1u) + ((mantissa >> shift) & 1u)) >> shift;
     }
-    bits_ = static_cast<std::uint8_t>(((bits >> 24) & 0x80u) | result);
+    this->bits_ = static_cast<std::uint8_t>(((bits >> 24) & 0x80u) | result);
   }
   constexpr operator float() const {  // NOLINT: exact, hence implicit
     constexpr std::uint32_t dropped = 23 - Format::mantissa_bits;
     constexpr std::uint32_t rebias = 127 - Format::bias;
     constexpr float smallest = std::bit_cast<float>((rebias + 1 - Format::mantissa_bits) << 23);
-    const std::uint32_t sign = static_cast<std::uint32_t>(bits_ & 0x80u) << 24;
-    const std::uint32_t code = bits_ & 0x7fu;
+    const std::uint32_t sign = static_cast<std::uint32_t>(this->bits_ & 0x80u) << 24;
+    const std::uint32_t code = this->bits_ & 0x7fu;
     if (code > Format::largest)
       return std::bit_cast<float>(sign | (code == Format::infinity ? 0x7f800000u : 0x7fc00000u));
     if (code >> Format::mantissa_bits != 0) return std::bit_cast<float>(sign | ((code << dropped) + (rebias << 23)));
     const float magnitude = static_cast<float>(code) * smallest;
     return sign != 0 ? -magnitude : magnitude;
   }
-  /// Returns the number with these bits.
-  static constexpr Self from_bits(std::uint8_t bits) {
-    Self value;
-    value.bits_ = bits;
-    return value;
-  }
-  [[nodiscard]] constexpr std::uint8_t bits() const { return bits_; }
-
- private:
-  std::uint8_t bits_ = 0;
 };
 
 }  // namespace detail

@@ -2,7 +2,6 @@
 #pragma once
 #include <concepts>
 #include <string_view>
-#include <type_traits>
 
 #include "distx/core/version.hpp"
 

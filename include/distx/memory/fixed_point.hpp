@@ -4,7 +4,6 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 
 #include "distx/core/span.hpp"
 #include "distx/memory/lanes.hpp"

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
 
 #include "distx/core/version.hpp"
 
@@ -80,22 +78,13 @@ class MemoryAccount {
 
  private:
   observe::MemoryLedger::Use& of(observe::MemoryKind kind) noexcept {
-    switch (kind) {
-      case observe::MemoryKind::weights:
-        return ledger_.weights;
-      case observe::MemoryKind::gradients:
-        return ledger_.gradients;
-      case observe::MemoryKind::optimizer:
-        return ledger_.optimizer;
-      case observe::MemoryKind::replicas:
-        return ledger_.replicas;
-      case observe::MemoryKind::activations:
-        return ledger_.activations;
-      case observe::MemoryKind::offloaded:
-        return ledger_.offloaded;
-      default:
-        return ledger_.in_flight;
-    }
+    using enum observe::MemoryKind;
+    if (kind == weights) return ledger_.weights;
+    if (kind == gradients) return ledger_.gradients;
+    if (kind == optimizer) return ledger_.optimizer;
+    if (kind == replicas) return ledger_.replicas;
+    if (kind == activations) return ledger_.activations;
+    return kind == offloaded ? ledger_.offloaded : ledger_.in_flight;
   }
 
   mutable std::mutex mutex_;
@@ -112,26 +101,20 @@ class CountedMemory {
  public:
   /// Counts nothing.
   CountedMemory() = default;
-  CountedMemory(std::shared_ptr<detail::MemoryAccount> account, observe::MemoryKind kind, std::size_t bytes)
-      : account_(std::move(account)), kind_(kind), bytes_(bytes) {
-    account_->add(kind_, bytes_);
-  }
-  CountedMemory(CountedMemory&&) noexcept = default;
-  CountedMemory& operator=(CountedMemory&& other) noexcept {
-    CountedMemory old(std::move(other));
-    std::swap(account_, old.account_);
-    std::swap(kind_, old.kind_);
-    std::swap(bytes_, old.bytes_);
-    return *this;
-  }
-  ~CountedMemory() {
-    if (account_ != nullptr) account_->remove(kind_, bytes_);
+  CountedMemory(const std::shared_ptr<detail::MemoryAccount>& account, MemoryKind kind, std::size_t bytes)
+      : counted_(account.get(), Uncount{account, kind, bytes}) {
+    account->add(kind, bytes);
   }
 
  private:
-  std::shared_ptr<detail::MemoryAccount> account_;
-  observe::MemoryKind kind_{};
-  std::size_t bytes_ = 0;
+  struct Uncount {
+    std::shared_ptr<detail::MemoryAccount> account{};
+    MemoryKind kind{};
+    std::size_t bytes = 0;
+    void operator()(detail::MemoryAccount* counting) const noexcept { counting->remove(kind, bytes); }
+  };
+
+  std::unique_ptr<detail::MemoryAccount, Uncount> counted_{};
 };
 
 }  // namespace observe

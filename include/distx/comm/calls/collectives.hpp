@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "distx/comm/calls/any_op.hpp"
+#include "distx/core/error.hpp"
 #include "distx/core/span.hpp"
 
 // The collectives as values: the arguments of a communicator's `execute` and `start`. A call borrows its spans; `start`
@@ -32,6 +33,11 @@ class OperandConsumer {
   ~OperandConsumer() = default;
 };
 
+// Outside the function, which would copy the table in every call.
+inline constexpr std::string_view call_names[] = {"all_reduce",     "reduce",     "broadcast",    "all_gather",
+                                                  "reduce_scatter", "all_to_all", "gather",       "scatter",
+                                                  "send",           "receive",    "send_receive", "barrier"};
+
 }  // namespace detail
 
 namespace calls {
@@ -51,19 +57,6 @@ enum class CollectiveKind : std::uint8_t {
   send_receive,
   barrier
 };
-
-}  // namespace calls
-
-namespace detail {
-
-// Outside the function, which would copy the table in every call.
-inline constexpr std::string_view call_names[] = {"all_reduce",     "reduce",     "broadcast",    "all_gather",
-                                                  "reduce_scatter", "all_to_all", "gather",       "scatter",
-                                                  "send",           "receive",    "send_receive", "barrier"};
-
-}  // namespace detail
-
-namespace calls {
 
 /// Returns the name of an operation, spelled as its function: `all_reduce`.
 [[nodiscard]] constexpr std::string_view name_of(CollectiveKind kind) noexcept {
@@ -242,6 +235,22 @@ concept Collective = requires(const C& call) {
   typename C::space;
   { call.kind } -> std::convertible_to<CollectiveKind>;
   { call.location } -> std::convertible_to<std::source_location>;
+};
+
+/// A rank, the number of ranks, and the backend's name.
+struct RankOf {
+  int rank = 0;
+  int size = 1;
+  std::string_view backend{};
+
+  [[nodiscard]] ErrorContext context(std::string_view operation,
+                                     const std::source_location& location = {}) const noexcept {
+    return {operation, backend, rank, size, location};
+  }
+  template <Collective C>
+  [[nodiscard]] ErrorContext context(const C& call) const noexcept {
+    return context(name_of(call.kind), call.location);
+  }
 };
 
 /// Satisfied by well-formed calls: the elements can be transferred, and the op, if there is one, reduces them.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <string>
 
@@ -12,22 +11,6 @@
 namespace distx::inline DISTX_ABI {
 
 namespace calls {
-
-/// A rank, the number of ranks, and the backend's name.
-struct RankOf {
-  int rank = 0;
-  int size = 1;
-  std::string_view backend{};
-
-  [[nodiscard]] ErrorContext context(std::string_view operation,
-                                     const std::source_location& location = {}) const noexcept {
-    return {operation, backend, rank, size, location};
-  }
-  template <Collective C>
-  [[nodiscard]] ErrorContext context(const C& call) const noexcept {
-    return context(name_of(call.kind), call.location);
-  }
-};
 
 /// Returns the offset of the block of `rank` in a buffer of one block for each rank, in elements: the sum of the
 /// preceding `counts`, or, if `counts` is empty, `equal` for each preceding rank.
@@ -47,6 +30,21 @@ struct RankOf {
   return block_offset(counts, equal, size);
 }
 
+/// The properties of a call that all ranks must agree on; trivially copyable, so ranks can exchange and compare it.
+struct Fingerprint {
+  std::uint64_t count = 0;   ///< elements, if every rank passes the same number
+  std::uint64_t counts = 0;  ///< hash of the counts, if given, and of a list's lengths
+  std::uint64_t op = 0;      ///< hash of the op's type and state
+  std::uint32_t element_bytes = 0;
+  std::int32_t root = 0;
+  ElementType type = ElementType::bytes;
+  bool in_place = false;                          ///< set only if an algorithm needs it of all ranks
+  CollectiveKind kind = CollectiveKind::barrier;  ///< of a call; the default if all ranks request memory
+  char name[21] = {};                             ///< a call's label in quotes, or what requests memory
+
+  friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
+};
+
 }  // namespace calls
 
 namespace detail {
@@ -60,21 +58,15 @@ class Validation {
 
   void rank_exists(int rank, const char* role) const {
     if (rank < 0 || rank >= self_.size) [[unlikely]]
-      fail_rank(rank, role);
-  }
-  [[noreturn]] void fail_rank(int rank, const char* role) const {
-    fail("invalid " + std::string(role) + " " + std::to_string(rank) + ": must be in [0, " +
-         std::to_string(self_.size) + ")");
+      fail("invalid " + std::string(role) + " " + std::to_string(rank) + ": must be in [0, " +
+           std::to_string(self_.size) + ")");
   }
   void message_fits() const {
     const auto& c = call_;
     if (c.kind != CollectiveKind::receive) rank_exists(c.to, "receiver");
     if (c.kind != CollectiveKind::send) rank_exists(c.from, "sender");
-    tag_exists(c.tag);
+    if (c.tag < 0) fail("invalid tag " + std::to_string(c.tag) + ": must not be negative");
     if (c.kind == CollectiveKind::send_receive) apart(nullptr, nullptr);
-  }
-  void tag_exists(int tag) const {
-    if (tag < 0) fail("invalid tag " + std::to_string(tag) + ": must not be negative");
   }
   void counts_fit(Counts counts, const char* which) const {
     if (!counts.empty() && counts.size() != static_cast<std::size_t>(self_.size))
@@ -168,6 +160,42 @@ class Validation {
   const RankOf& self_;
 };
 
+/// Notes a label in quotes, or the end of a long one.
+inline void set_label(Fingerprint& f, std::string_view label) noexcept {
+  constexpr std::size_t most = sizeof f.name - 3;
+  if (label.size() > most) label.remove_prefix(label.size() - most);
+  f.name[0] = f.name[label.size() + 1] = '\'';
+  label.copy(f.name + 1, label.size());
+}
+/// Returns the call's name, and its label if it has one.
+[[nodiscard]] inline std::string name_and_label(const Fingerprint& f) {
+  if (f.name[0] != '\0' && f.name[0] != '\'') return f.name;
+  const std::string name(calls::name_of(f.kind));
+  return f.name[0] == '\0' ? name : name + " of " + f.name;
+}
+
+/// Refuses a blocking self-send or self-receive whose other side has not been started.
+[[noreturn]] inline void throw_self_deadlock(const ErrorContext& context) {
+  throw InvalidState(
+      "a blocking send or receive to self would deadlock: start the matching receive or send asynchronously first",
+      context);
+}
+
+/// Returns a hash of a hash and a number.
+constexpr std::uint64_t mixed(std::uint64_t hash, std::uint64_t part) noexcept {
+  hash = (hash ^ part) * 0x9e3779b97f4a7c15ull;
+  return hash ^ hash >> 29;
+}
+/// Returns a 64-bit hash of a fingerprint.
+inline std::uint64_t digest_of(const Fingerprint& f) noexcept {
+  const std::uint64_t flags = static_cast<std::uint64_t>(f.type) << 1 | static_cast<std::uint64_t>(f.in_place);
+  const std::uint64_t sizes = static_cast<std::uint64_t>(f.element_bytes) << 32 | static_cast<std::uint32_t>(f.root);
+  // A sum of products with random odd numbers, because these are computed side by side: small calls wait for the hash.
+  return mixed((static_cast<std::uint64_t>(f.kind) + 1) * 0xc2b2ae3d27d4eb4full,
+               f.count * 0xd6e8feb86659fd93ull + f.counts * 0xa0761d6478bd642full + f.op * 0xe7037ed1a0b428dbull +
+                   sizes * 0x8ebc6af09c88c6e3ull + flags * 0x589965cc75374cc3ull);
+}
+
 }  // namespace detail
 
 namespace calls {
@@ -195,43 +223,6 @@ void validate(const Call<Space>& c, const RankOf& self) {
   }
 }
 
-/// The properties of a call that all ranks must agree on; trivially copyable, so ranks can exchange and compare it.
-struct Fingerprint {
-  std::uint64_t count = 0;   ///< elements, if every rank passes the same number
-  std::uint64_t counts = 0;  ///< hash of the counts, if given, and of a list's lengths
-  std::uint64_t op = 0;      ///< hash of the op's type and state
-  std::uint32_t element_bytes = 0;
-  std::int32_t root = 0;
-  ElementType type = ElementType::bytes;
-  bool in_place = false;                          ///< set only if an algorithm needs it of all ranks
-  CollectiveKind kind = CollectiveKind::barrier;  ///< of a call; the default if all ranks request memory
-  char name[21] = {};                             ///< a call's label in quotes, or what requests memory
-
-  friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
-};
-
-}  // namespace calls
-
-namespace detail {
-
-/// Notes a label in quotes, or the end of a long one.
-inline void set_label(Fingerprint& f, std::string_view label) noexcept {
-  constexpr std::size_t most = sizeof f.name - 3;
-  if (label.size() > most) label.remove_prefix(label.size() - most);
-  f.name[0] = f.name[label.size() + 1] = '\'';
-  label.copy(f.name + 1, label.size());
-}
-/// Returns the call's name, and its label if it has one.
-[[nodiscard]] inline std::string name_and_label(const Fingerprint& f) {
-  if (f.name[0] != '\0' && f.name[0] != '\'') return f.name;
-  const std::string name(calls::name_of(f.kind));
-  return f.name[0] == '\0' ? name : name + " of " + f.name;
-}
-
-}  // namespace detail
-
-namespace calls {
-
 /// Returns the properties of this call that all ranks must agree on.
 template <MemorySpace Space>
 [[nodiscard]] Fingerprint fingerprint(const Call<Space>& c) noexcept {
@@ -252,36 +243,6 @@ template <MemorySpace Space>
   if (!c.label.empty()) detail::set_label(f, c.label);
   return f;
 }
-
-}  // namespace calls
-
-namespace detail {
-
-/// Refuses a blocking self-send or self-receive whose other side has not been started.
-[[noreturn]] inline void throw_self_deadlock(const ErrorContext& context) {
-  throw InvalidState(
-      "a blocking send or receive to self would deadlock: start the matching receive or send asynchronously first",
-      context);
-}
-
-/// Returns a hash of a hash and a number.
-constexpr std::uint64_t mixed(std::uint64_t hash, std::uint64_t part) noexcept {
-  hash = (hash ^ part) * 0x9e3779b97f4a7c15ull;
-  return hash ^ hash >> 29;
-}
-/// Returns a 64-bit hash of a fingerprint.
-inline std::uint64_t digest_of(const Fingerprint& f) noexcept {
-  const std::uint64_t flags = static_cast<std::uint64_t>(f.type) << 1 | static_cast<std::uint64_t>(f.in_place);
-  const std::uint64_t sizes = static_cast<std::uint64_t>(f.element_bytes) << 32 | static_cast<std::uint32_t>(f.root);
-  // A sum of products with random odd numbers, because these are computed side by side: small calls wait for the hash.
-  return mixed((static_cast<std::uint64_t>(f.kind) + 1) * 0xc2b2ae3d27d4eb4full,
-               f.count * 0xd6e8feb86659fd93ull + f.counts * 0xa0761d6478bd642full + f.op * 0xe7037ed1a0b428dbull +
-                   sizes * 0x8ebc6af09c88c6e3ull + flags * 0x589965cc75374cc3ull);
-}
-
-}  // namespace detail
-
-namespace calls {
 
 /// Returns the first difference between this rank's call and another's: `rank 1 passes 8 elements, this rank 10`.
 [[nodiscard]] inline std::string difference(const Fingerprint& mine, const Fingerprint& theirs, int their_rank) {

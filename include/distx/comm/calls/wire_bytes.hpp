@@ -22,17 +22,6 @@ struct WireBytes {
   friend bool operator==(const WireBytes&, const WireBytes&) = default;
 };
 
-}  // namespace calls
-
-namespace detail {
-
-/// Returns the last rank of a chain of ranks that begins at `root`.
-constexpr int end_of_chain(int root, int size) noexcept { return (root + size - 1) % size; }
-
-}  // namespace detail
-
-namespace calls {
-
 /// Returns the bytes that rank `rank` of `size` sends and receives in a well-formed call, in any memory space. Without
 /// counts, blocks begin at n*r/N, so the ranks' bytes add up exactly.
 template <ErasableCall C>
@@ -41,7 +30,7 @@ template <ErasableCall C>
   const auto c = erase(typed);
   const std::size_t sent = c.send.size_bytes(), received = c.receive.size_bytes();
   const auto ranks = static_cast<std::size_t>(size);
-  const int last = detail::end_of_chain(c.root, size);
+  const int last = (c.root + size - 1) % size;  // of the chain of ranks that begins at the root
   switch (c.kind) {
     case all_reduce: {
       const std::size_t n = c.send.size();

@@ -11,9 +11,7 @@
 #include "distx/comm/owning_pending.hpp"
 
 // Converts user arguments to the spans of a call: Spans, contiguous ranges, single elements, and lists of those.
-namespace distx::inline DISTX_ABI {
-
-namespace detail {
+namespace distx::inline DISTX_ABI::detail {
 
 template <class T>
 inline constexpr bool is_span = false;
@@ -328,6 +326,4 @@ template <class C>
                         {"adopt", comm.backend(), comm.rank(), comm.size(), location});
 }
 
-}  // namespace detail
-
-}  // namespace distx::inline DISTX_ABI
+}  // namespace distx::inline DISTX_ABI::detail

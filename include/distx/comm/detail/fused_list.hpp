@@ -14,6 +14,29 @@ namespace distx::inline DISTX_ABI::detail {
 /// The part of each item that one side of a collective holds: nothing, the whole item, or one block per rank.
 enum class ListSide { nothing, whole, blocks };
 
+/// The parts of each item that a rank sends and receives in a call.
+struct ListSides {
+  ListSide send = ListSide::whole;
+  ListSide receive = ListSide::whole;
+  bool in_place = false;  ///< the call sends from the items to receive
+
+  template <class Call>
+  [[nodiscard]] static ListSides of(const Call& call, int rank) noexcept {
+    using enum CollectiveKind;
+    const CallTraits& traits = traits_of(call.kind);
+    bool at_root = true;
+    if constexpr (requires { call.root; }) at_root = call.root == rank;
+    ListSides sides;
+    if (traits.blockwise) sides.send = ListSide::blocks;
+    if (call.kind == all_gather || call.kind == gather || call.kind == all_to_all) sides.receive = ListSide::blocks;
+    if (call.kind == broadcast || call.kind == receive || (traits.root_sends && !at_root))
+      sides.send = ListSide::nothing;
+    if (call.kind == send || (traits.rooted && !traits.root_sends && !at_root)) sides.receive = ListSide::nothing;
+    sides.in_place = call.kind == broadcast && at_root;
+    return sides;
+  }
+};
+
 /// Items of at most this size in bytes per rank are packed: for these, two copies cost less than a message's latency.
 inline constexpr std::size_t fused_item_bytes = 32768;
 
@@ -23,15 +46,14 @@ inline constexpr std::size_t fused_item_bytes = 32768;
 template <class T, class S>
 class FusedList {
  public:
-  FusedList(std::vector<Span<const T, S>> sends, ListSide send_side, std::vector<Span<T, S>> receives,
-            ListSide receive_side, int ranks, const ErrorContext& context)
+  FusedList(std::vector<Span<const T, S>> sends, std::vector<Span<T, S>> receives, const ListSides& sides, int ranks,
+            const ErrorContext& context)
       : sends_(std::move(sends)),
         receives_(std::move(receives)),
-        send_side_(send_side),
-        receive_side_(receive_side),
+        sides_(sides),
         ranks_(static_cast<std::size_t>(ranks)) {
-    const bool sending = send_side != ListSide::nothing;
-    const bool receiving = receive_side != ListSide::nothing;
+    const bool sending = sides.send != ListSide::nothing;
+    const bool receiving = sides.receive != ListSide::nothing;
     if (sending && receiving && sends_.size() != receives_.size())
       throw InvalidArgument("the list to send has " + std::to_string(sends_.size()) + " items, the list to receive " +
                                 std::to_string(receives_.size()),
@@ -39,13 +61,13 @@ class FusedList {
     const std::size_t items = sending ? sends_.size() : receives_.size();
     for (std::size_t item = 0; item < items; ++item) {
       const std::size_t size = sending ? sends_[item].size() : receives_[item].size();
-      const bool blocks = (sending ? send_side : receive_side) == ListSide::blocks;
+      const bool blocks = (sending ? sides.send : sides.receive) == ListSide::blocks;
       if (blocks && size % ranks_ != 0)
         throw InvalidArgument("item " + std::to_string(item) + " has " + std::to_string(size) +
                                   " elements, not a multiple of the " + std::to_string(ranks) + " ranks",
                               context);
       const std::size_t block = blocks ? size / ranks_ : size;
-      const std::size_t expected = receive_side == ListSide::blocks ? block * ranks_ : block;
+      const std::size_t expected = sides.receive == ListSide::blocks ? block * ranks_ : block;
       if (sending && receiving && receives_[item].size() != expected)
         throw InvalidArgument("item " + std::to_string(item) + ": send has " + std::to_string(size) +
                                   " elements, receive has " + std::to_string(receives_[item].size()),
@@ -63,30 +85,30 @@ class FusedList {
   /// Returns the items that are transferred individually, in order.
   [[nodiscard]] const std::vector<std::size_t>& large() const noexcept { return large_; }
   [[nodiscard]] Span<const T, S> send(std::size_t item) const {
-    return send_side_ == ListSide::nothing ? Span<const T, S>{} : sends_[item];
+    return sides_.send == ListSide::nothing ? Span<const T, S>{} : sends_[item];
   }
   [[nodiscard]] Span<T, S> receive(std::size_t item) const {
-    return receive_side_ == ListSide::nothing ? Span<T, S>{} : receives_[item];
+    return sides_.receive == ListSide::nothing ? Span<T, S>{} : receives_[item];
   }
 
   [[nodiscard]] bool fuses() const noexcept { return !small_.empty(); }
   /// Returns the bytes of workspace for the packed copies, 0 if nothing is packed.
   [[nodiscard]] std::size_t fused_bytes() const noexcept {
     if (!fuses()) return 0;
-    return round_up_to_lines(length(send_side_) * sizeof(T)) + length(receive_side_) * sizeof(T);
+    return round_up_to_lines(length(sides_.send) * sizeof(T)) + length(sides_.receive) * sizeof(T);
   }
-  /// Copies the small items to send into the workspace, which is borrowed until `unpack`. If `in_place`, also copies
-  /// the items to receive, for a collective that has one buffer.
-  void pack(typename S::stream stream, Span<std::byte, S> workspace, bool in_place) {
-    const std::size_t receive_length = length(receive_side_);
-    send_ = {reinterpret_cast<T*>(workspace.data()), length(send_side_)};
+  /// Copies the small items to send into the workspace, which is borrowed until `unpack`, and the items to
+  /// receive if the call sends from them.
+  void pack(typename S::stream stream, Span<std::byte, S> workspace) {
+    const std::size_t receive_length = length(sides_.receive);
+    send_ = {reinterpret_cast<T*>(workspace.data()), length(sides_.send)};
     receive_ = {reinterpret_cast<T*>(workspace.data() + workspace.size() - receive_length * sizeof(T)), receive_length};
     PieceCopies<S> pieces(stream);
-    each(send_side_, [&](std::size_t item, std::size_t from, std::size_t to, std::size_t n) {
+    each(sides_.send, [&](std::size_t item, std::size_t from, std::size_t to, std::size_t n) {
       pieces.add(piece(send_.subspan(to, n), sends_[item].subspan(from, n)));
     });
-    if (in_place)
-      each(receive_side_, [&](std::size_t item, std::size_t from, std::size_t to, std::size_t n) {
+    if (sides_.in_place)
+      each(sides_.receive, [&](std::size_t item, std::size_t from, std::size_t to, std::size_t n) {
         pieces.add(piece(receive_.subspan(to, n), receives_[item].subspan(from, n)));
       });
     pieces.finish();
@@ -100,7 +122,7 @@ class FusedList {
   }
   void unpack(typename S::stream stream) {
     PieceCopies<S> pieces(stream);
-    each(receive_side_, [&](std::size_t item, std::size_t to, std::size_t from, std::size_t n) {
+    each(sides_.receive, [&](std::size_t item, std::size_t to, std::size_t from, std::size_t n) {
       pieces.add(piece(receives_[item].subspan(to, n), receive_.subspan(from, n)));
     });
     pieces.finish();
@@ -127,8 +149,7 @@ class FusedList {
 
   std::vector<Span<const T, S>> sends_;
   std::vector<Span<T, S>> receives_;
-  ListSide send_side_;
-  ListSide receive_side_;
+  ListSides sides_;
   std::size_t ranks_;
   std::vector<std::size_t> blocks_;  // elements of each item per rank
   std::vector<std::size_t> small_;

@@ -17,23 +17,14 @@ namespace distx::inline DISTX_ABI::detail {
 template <MemorySpace Space>
 inline constexpr bool done_at_return = std::is_empty_v<typename Space::stream>;
 
-/// Memory that is allocated and freed stream-ordered if the memory space supports it. Its elements are uninitialized.
-template <class T, MemorySpace Space>
-[[nodiscard]] Buffer<T, Space> buffer_on(typename Space::stream stream, std::size_t size, Uninitialized) {
-  using Made = Buffer<T, Space>;
-  if constexpr (std::constructible_from<Made, std::size_t, Uninitialized, typename Space::stream>)
-    return Made(size, uninitialized, stream);
+/// Memory that is allocated and freed stream-ordered if the memory space supports it.
+/// @param how  `uninitialized`, or nothing to set the elements to zero
+template <class T, MemorySpace Space, class... How>
+[[nodiscard]] Buffer<T, Space> buffer_on(typename Space::stream stream, std::size_t size, How... how) {
+  if constexpr (std::constructible_from<Buffer<T, Space>, std::size_t, How..., typename Space::stream>)
+    return Buffer<T, Space>(size, how..., stream);
   else
-    return Made(size, uninitialized);
-}
-/// Sets the elements to zero.
-template <class T, MemorySpace Space>
-[[nodiscard]] Buffer<T, Space> buffer_on(typename Space::stream stream, std::size_t size) {
-  using Made = Buffer<T, Space>;
-  if constexpr (std::constructible_from<Made, std::size_t, typename Space::stream>)
-    return Made(size, stream);
-  else
-    return Made(size);
+    return Buffer<T, Space>(size, how...);
 }
 
 /// Returns this thread's reusable event of the current device. Recording it again does not affect earlier waits.

@@ -8,7 +8,6 @@
 #include "distx/comm/shared_memory/heap_region.hpp"
 #include "distx/comm/threads.hpp"
 #include "distx/connect/detail/spawn_definitions.hpp"
-#include "distx/core/version.hpp"
 
 namespace distx::inline DISTX_ABI {
 

@@ -12,14 +12,6 @@
 
 namespace distx::inline DISTX_ABI::detail {
 
-template <class P>
-[[nodiscard]] Pending<Host> as_pending(P pending) {
-  if constexpr (std::same_as<P, Pending<Host>>)
-    return pending;
-  else
-    return Pending<Host>(std::make_shared<PendingOperation<P, Host>>(std::move(pending)));
-}
-
 /// The backend of `Hierarchical`. See `BasicCommunicator`.
 ///
 /// Blocking calls and messages use one pair of communicators, asynchronous collectives another. With a single host, or
@@ -42,8 +34,6 @@ class HierarchicalBackend {
     started_.emplace(blocking_.inner.split(0, blocking_.inner.rank()), blocking_.outer.split(0, self_.rank), hosts_,
                      self_, host_memory_);
   }
-  HierarchicalBackend(const HierarchicalBackend&) = delete;
-  HierarchicalBackend& operator=(const HierarchicalBackend&) = delete;
 
   [[nodiscard]] const RankOf& self() const noexcept { return self_; }
   void revoke(const std::string& reason) noexcept {
@@ -61,12 +51,7 @@ class HierarchicalBackend {
     if (traits_of(call.kind).message)
       return pass_message(call, [](auto& comm, const Call<Host>& passed, bool) { comm.execute(passed); });
     if (two_levels()) return blocking_.run(call);
-    as_global(one_host(), self_.context(call), [&] {
-      if (one_host())
-        blocking_.inner.execute(call);
-      else
-        blocking_.outer.execute(call);
-    });
+    on_level(one_host(), self_.context(call), [&](auto& comm) { comm.execute(call); });
   }
 
   [[nodiscard]] std::shared_ptr<Operation<Host>> start(const std::shared_ptr<State>& state, const Call<Host>& call,
@@ -78,12 +63,8 @@ class HierarchicalBackend {
     }
     if (traits_of(call.kind).message) return as_operation(state, context, start_message(call));
     if (!two_levels()) {
-      Below started{{}, one_host()};
-      as_global(one_host(), context, [&] {
-        started.pending =
-            one_host() ? as_pending(blocking_.inner.start(call)) : as_pending(blocking_.outer.start(call));
-      });
-      return as_operation(state, context, std::move(started));
+      auto pending = on_level(one_host(), context, [&](auto& comm) { return as_pending<Host>(comm.start(call)); });
+      return as_operation(state, context, {std::move(pending), one_host()});
     }
     if constexpr (requires {
                     { Outer::serves_threads() } -> std::same_as<bool>;
@@ -108,29 +89,23 @@ class HierarchicalBackend {
   [[nodiscard]] CommunicatorMemory<std::byte> allocate(std::size_t count, std::size_t element_bytes,
                                                        const std::source_location& location) {
     const ErrorContext context = self_.context("allocate", location);
-    if (count > static_cast<std::size_t>(-1) / element_bytes)
-      throw MemoryError(
-          "cannot allocate " + std::to_string(count) + " elements of " + std::to_string(element_bytes) + " bytes",
-          context);
+    const std::size_t bytes = bytes_of(count, element_bytes, context);
     if (two_levels()) blocking_.agree_on(count, element_bytes, context);
-    return as_global(hosts_.largest() > 1, context, [&] {
-      const std::size_t bytes = count * element_bytes;
-      return hosts_.largest() > 1 ? blocking_.inner.template allocate<std::byte>(bytes)
-                                  : blocking_.outer.template allocate<std::byte>(bytes);
-    });
+    return on_level(hosts_.largest() > 1, context,
+                    [&](auto& comm) { return comm.template allocate<std::byte>(bytes); });
   }
   /// Nothing if there are several hosts, or if the inner communicator shares no memory.
   [[nodiscard]] std::optional<CommonMemory<Host>> allocate_common(std::size_t bytes, const std::vector<ByteRange>& own,
                                                                   const std::source_location& location) {
     if (!one_host()) return {};
-    return common_inside(bytes, own, {"allocate_common", self_.backend, self_.rank, self_.size, location});
+    return common_inside(bytes, own, self_.context("allocate_common", location));
   }
   /// Nothing if there is one host, if hosts have one rank or ranks that are not consecutive, or if the inner
   /// communicator shares no memory.
   [[nodiscard]] std::optional<CommonMemory<Host>> allocate_for_host(std::size_t bytes,
                                                                     const std::source_location& location) {
     if (!two_levels() || !hosts_.consecutive()) return {};
-    const ErrorContext context{"allocate_for_host", self_.backend, self_.rank, self_.size, location};
+    const ErrorContext context = self_.context("allocate_for_host", location);
     blocking_.agree_on(bytes, 1, context);
     auto memory = common_inside(bytes, {{0, bytes}}, context);
     if (!memory) return {};
@@ -146,7 +121,7 @@ class HierarchicalBackend {
       outer.adopt(memory);
     }
   {
-    const ErrorContext context{"adopt", self_.backend, self_.rank, self_.size, location};
+    const ErrorContext context = self_.context("adopt", location);
     const auto all = all_gathered(*this, memory.size(), location);
     Adoption<Host> adoption;
     // The communicator of one host may refuse while that of another does not.
@@ -156,9 +131,7 @@ class HierarchicalBackend {
           throw MismatchError("rank " + std::to_string(rank) + " adopts " + std::to_string(all[rank]) +
                                   " bytes, this rank " + std::to_string(memory.size()),
                               context);
-      as_global(hosts_.largest() > 1, context, [&] {
-        adoption.memory = hosts_.largest() > 1 ? blocking_.inner.adopt(memory) : blocking_.outer.adopt(memory);
-      });
+      adoption.memory = on_level(hosts_.largest() > 1, context, [&](auto& comm) { return comm.adopt(memory); });
     });
     if (adoption.refusal != nullptr) adoption.memory = {};
     return adoption;
@@ -256,23 +229,23 @@ class HierarchicalBackend {
     static const std::vector<int> all;
     return with_global_ranks(inside ? hosts_.ranks(hosts_.host(self_.rank)) : all, context, f);
   }
+  /// Runs `f(communicator)` with one of the two.
+  template <class F>
+  auto on_level(bool inside, const ErrorContext& context, F&& f) {
+    return as_global(inside, context, [&] { return inside ? f(blocking_.inner) : f(blocking_.outer); });
+  }
   /// Calls `f(communicator, message, inside)` with the communicator that a message belongs to, and its rank there.
   template <class F>
   void pass_message(Call<Host> call, F&& f) {
     int& peer = call.kind == CollectiveKind::send ? call.to : call.from;
     const bool inside = is_here(peer);
     if (inside) peer = hosts_.index(peer);
-    as_global(inside, self_.context(call), [&] {
-      if (inside)
-        f(blocking_.inner, call, true);
-      else
-        f(blocking_.outer, call, false);
-    });
+    on_level(inside, self_.context(call), [&](auto& comm) { f(comm, call, inside); });
   }
   [[nodiscard]] Below start_message(const Call<Host>& call) {
     Below started;
     pass_message(call, [&](auto& comm, const Call<Host>& passed, bool inside) {
-      started = {as_pending(comm.start(passed)), inside};
+      started = {as_pending<Host>(comm.start(passed)), inside};
     });
     return started;
   }

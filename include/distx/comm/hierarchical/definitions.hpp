@@ -2,7 +2,6 @@
 #pragma once
 #include "distx/comm/best_communicator.hpp"
 #include "distx/comm/hierarchical.hpp"
-#include "distx/core/version.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
 

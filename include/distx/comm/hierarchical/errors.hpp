@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <string>
+#include <type_traits>
 #include <vector>
 
 #include "distx/core/error.hpp"
@@ -14,32 +16,36 @@ inline std::string message_among(const std::vector<int>& ranks, const Error& err
   return who + ": " + error.what();
 }
 
+/// Throws an error of a communicator of `ranks` again, with global rank numbers.
+[[noreturn]] inline void throw_with_global_ranks(const std::vector<int>& ranks, const Error& error,
+                                                 const ErrorContext& context) {
+  const std::string message = message_among(ranks, error);
+  if (const auto* const failure = dynamic_cast<const RankFailure*>(&error)) {
+    const auto failed = static_cast<std::size_t>(failure->failed_rank());
+    throw RankFailure(message, failed < ranks.size() ? ranks[failed] : failure->failed_rank(), failure->cause(),
+                      context);
+  }
+  const auto throw_if = [&]<class E>(std::type_identity<E>, auto... more) {
+    if (dynamic_cast<const E*>(&error) != nullptr) throw E(message, context, error.code(), more...);
+  };
+  throw_if(std::type_identity<InvalidArgument>());
+  throw_if(std::type_identity<InvalidState>());
+  throw_if(std::type_identity<MismatchError>());
+  throw_if(std::type_identity<NonFiniteError>());
+  throw_if(std::type_identity<TimeoutError>(), is_rank_loss(error));
+  throw_if(std::type_identity<RevokedError>(), is_rank_loss(error));
+  throw_if(std::type_identity<MemoryError>());
+  throw BackendError(message, context, error.code());
+}
+
 /// Runs `f`; errors that it throws are rethrown with global rank numbers: rank i of the throwing communicator is
 /// `ranks[i]`, or i if `ranks` is empty.
 template <class F>
 decltype(auto) with_global_ranks(const std::vector<int>& ranks, const ErrorContext& context, F&& f) {
   try {
     return f();
-  } catch (const RankFailure& error) {
-    const auto failed = static_cast<std::size_t>(error.failed_rank());
-    throw RankFailure(message_among(ranks, error), failed < ranks.size() ? ranks[failed] : error.failed_rank(),
-                      error.cause(), context);
-  } catch (const InvalidArgument& error) {
-    throw InvalidArgument(message_among(ranks, error), context, error.code());
-  } catch (const InvalidState& error) {
-    throw InvalidState(message_among(ranks, error), context, error.code());
-  } catch (const MismatchError& error) {
-    throw MismatchError(message_among(ranks, error), context, error.code());
-  } catch (const NonFiniteError& error) {
-    throw NonFiniteError(message_among(ranks, error), context, error.code());
-  } catch (const TimeoutError& error) {
-    throw TimeoutError(message_among(ranks, error), context, error.code(), error.rank_loss());
-  } catch (const RevokedError& error) {
-    throw RevokedError(message_among(ranks, error), context, error.code(), error.rank_loss());
-  } catch (const MemoryError& error) {
-    throw MemoryError(message_among(ranks, error), context, error.code());
   } catch (const Error& error) {
-    throw BackendError(message_among(ranks, error), context, error.code());
+    throw_with_global_ranks(ranks, error, context);
   }
 }
 

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "distx/comm/hierarchical/hosts.hpp"
-#include "distx/core/version.hpp"
 #include "distx/posix/host.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
@@ -23,11 +22,9 @@ DISTX_INLINE Hosts::Hosts(const std::vector<int>& first) {
     index_.push_back(static_cast<int>(there.size()));
     there.push_back(number);
   }
-  smallest_ = largest_ = static_cast<int>(ranks_.front().size());
-  for (const auto& there : ranks_) {
-    smallest_ = std::min(smallest_, static_cast<int>(there.size()));
-    largest_ = std::max(largest_, static_cast<int>(there.size()));
-  }
+  const auto [least, most] = std::ranges::minmax_element(ranks_, {}, [](const auto& there) { return there.size(); });
+  smallest_ = static_cast<int>(least->size());
+  largest_ = static_cast<int>(most->size());
 }
 
 DISTX_INLINE Hosts hosts_of(ConnectorRef connector) {

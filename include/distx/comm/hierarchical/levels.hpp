@@ -155,8 +155,17 @@ class HierarchicalLevels {
   /// @name Reductions in steps
   /// Steps leave out the op's `finish`; reduced-precision types stay in float from the first step to the last.
   /// @{
-  [[nodiscard]] static AnyOp step_of(const AnyOp& op) noexcept {
-    return (is_narrow_float(op.type()) ? op.widened() : op).unfinished();
+  /// The op of the steps, and this rank's operand.
+  struct Steps {
+    bool wide;
+    AnyOp op;
+    Send send;
+  };
+  [[nodiscard]] Steps steps_of(const Call<Host>& c) {
+    if (!is_narrow_float(c.op.type())) return {false, c.op.unfinished(), c.send};
+    const Receive to = staging(0, c.send.size(), Span<const float>());
+    widen(c.send, static_cast<float*>(to.data()));
+    return {true, c.op.widened().unfinished(), to};
   }
   /// Returns whether the steps keep rank order: they combine by rank inside and by host across, so ranks must be
   /// consecutive.
@@ -165,11 +174,6 @@ class HierarchicalLevels {
     auto& memory = staging_[which];
     if (memory.size() < count * like.element_bytes()) memory = Buffer<std::byte>(count * like.element_bytes());
     return {memory.data(), count, like.type(), like.element_bytes()};
-  }
-  [[nodiscard]] Receive widened(const Send& from) {
-    const Receive to = staging(0, from.size(), Span<const float>());
-    widen(from, static_cast<float*>(to.data()));
-    return to;
   }
   /// Computes the last step of a reduction on this rank's elements: from `sums` to `target`.
   void finish(const AnyOp& op, const Receive& sums, const Receive& target) const {
@@ -184,10 +188,8 @@ class HierarchicalLevels {
 
   void run_all_reduce(const Call<Host>& c) {
     if (!keeps_order(c.op)) return flat(c);
-    const bool wide = is_narrow_float(c.op.type());
-    const AnyOp op = step_of(c.op);
+    const auto [wide, op, send] = steps_of(c);
     partition(c.send.size(), c.send.element_bytes());
-    const Send send = wide ? Send(widened(c.send)) : c.send;
     const Receive sums = slice(wide ? staging(0, c.send.size(), send) : c.receive);
     inside(ReduceScatter<AnyElement, AnyOp>{send, sums, op, slices_, where()});
     if (has_slice()) across(AllReduce<AnyElement, AnyOp>{sums, sums, op, where()});
@@ -197,11 +199,9 @@ class HierarchicalLevels {
 
   void run_reduce(const Call<Host>& c) {
     if (!keeps_order(c.op)) return flat(c);
-    const bool wide = is_narrow_float(c.op.type());
-    const AnyOp op = step_of(c.op);
+    const auto [wide, op, send] = steps_of(c);
     const int there = hosts_.host(c.root);
     partition(c.send.size(), c.send.element_bytes());
-    const Send send = wide ? Send(widened(c.send)) : c.send;
     const Receive result = staging(1, slices_[static_cast<std::size_t>(index_)], c.send);
     const Receive sums = wide ? slice(staging(0, c.send.size(), send)) : result;
     inside(ReduceScatter<AnyElement, AnyOp>{send, sums, op, slices_, where()});
@@ -214,10 +214,8 @@ class HierarchicalLevels {
 
   void run_reduce_scatter(const Call<Host>& c) {
     if (!hosts_.consecutive()) return flat(c);
-    const bool wide = is_narrow_float(c.op.type());
-    const AnyOp op = step_of(c.op);
+    const auto [wide, op, send] = steps_of(c);
     count_blocks(c.counts, c.receive.size());
-    const Send send = wide ? Send(widened(c.send)) : c.send;
     const Receive sums = !leads() ? Receive() : staging(wide ? 0 : 1, c.send.size(), send);
     inside(Reduce<AnyElement, AnyOp>{send, sums, op, 0, where()});
     Receive result;

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <future>
 #include <limits>
-#include <optional>
 
 #include "distx/comm/messages/message_collectives.hpp"
 #include "distx/comm/runtime/basic_communicator_definitions.hpp"
@@ -95,8 +94,6 @@ class UserMessage {
     if (c.kind != CollectiveKind::receive) post_send(c.send, c.to, c.tag, c.lengths, sent);
     if (c.kind != CollectiveKind::send) post_receive(c.receive, c.from, c.tag, c.lengths);
   }
-  UserMessage(const UserMessage&) = delete;
-  UserMessage& operator=(const UserMessage&) = delete;
   ~UserMessage() {
     transport_.cancel(requests_);
     static_cast<void>(transport_.release(requests_));

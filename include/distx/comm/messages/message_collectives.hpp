@@ -38,8 +38,6 @@ class MessageCollectives {
         with_counts_(with_counts),
         exchange_(std::make_unique<Exchange>(transport_, self, with_counts)),
         pieces_(std::make_unique<Pieces>(transport_, self)) {}
-  MessageCollectives(const MessageCollectives&) = delete;
-  MessageCollectives& operator=(const MessageCollectives&) = delete;
   ~MessageCollectives() {
     if (!exchange_->over()) (void)exchange_.release();
   }

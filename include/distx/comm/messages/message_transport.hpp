@@ -3,7 +3,6 @@
 #include <concepts>
 #include <cstddef>
 #include <span>
-#include <string>
 #include <utility>
 
 #include "distx/comm/calls/validate.hpp"
@@ -45,23 +44,5 @@ concept MessageTransport = requires(T& transport, typename T::Request& request, 
   { transport.cancel(requests) } noexcept;
   { transport.release(requests) } noexcept -> std::same_as<bool>;
 };
-
-/// Waits until `ready()` by `wait(deadline, ready, stopped)`, by default `wait_until`; returns whether `stopped()` has
-/// ended the wait.
-/// @param overdue  returns the message of a timeout, "timed out after 5 s: rank 1 did not join"
-/// @throws TimeoutError
-template <class Ready, class Stopped, class Overdue, class Wait>
-[[nodiscard]] bool wait_for_ranks(const Timeout& deadline, const ErrorContext& context, Ready&& ready,
-                                  Stopped&& stopped, Overdue&& overdue, Wait&& wait) {
-  EarlyWarning warning(deadline);
-  const auto end = wait(deadline, ready, [&] { return warning(context, overdue), stopped(); });
-  if (end == WaitEnd::expired) throw TimeoutError(overdue(), context);
-  return end == WaitEnd::stopped;
-}
-template <class Ready, class Stopped, class Overdue>
-[[nodiscard]] bool wait_for_ranks(const Timeout& deadline, const ErrorContext& context, Ready&& ready,
-                                  Stopped&& stopped, Overdue&& overdue) {
-  return wait_for_ranks(deadline, context, ready, stopped, overdue, [](auto&&... with) { return wait_until(with...); });
-}
 
 }  // namespace distx::inline DISTX_ABI::detail

@@ -55,10 +55,10 @@ class BasicCommunicator {
  public:
   using space = typename BackendTraits<Backend>::space;
 
-  [[nodiscard]] int rank() const noexcept;
-  [[nodiscard]] int size() const noexcept;
+  [[nodiscard]] int rank() const noexcept { return self().rank; }
+  [[nodiscard]] int size() const noexcept { return self().size; }
   /// Returns the backend's name as it appears in error messages.
-  [[nodiscard]] std::string_view backend() const noexcept;
+  [[nodiscard]] std::string_view backend() const noexcept { return self().backend; }
   /// Returns another handle on this communicator.
   [[nodiscard]] Derived share() const { return Derived(state_); }
   /// Returns whether both are handles on one communicator.
@@ -144,8 +144,11 @@ class BasicCommunicator {
   [[nodiscard]] Backend& backend_of() const noexcept;
 
  private:
-  /// Begins an operation that is not a call. @throws InvalidState in a process that was forked from this rank's
-  [[nodiscard]] FlightRecord* begin(const char* operation, const std::source_location& location);
+  [[nodiscard]] const RankOf& self() const noexcept;
+  /// Returns what `f` returns, which makes an operation that is not a call.
+  /// @throws InvalidState in a process that was forked from this rank's
+  template <class F>
+  [[nodiscard]] auto run(const char* operation, const std::source_location& location, F&& f);
   /// Returns nothing if the backend transfers all memory equally fast.
   [[nodiscard]] std::optional<CommunicatorMemory<std::byte, space>> allocate_bytes(
       std::size_t count, std::size_t element_bytes, const std::source_location& location);

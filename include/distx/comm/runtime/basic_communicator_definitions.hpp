@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,16 +20,19 @@ template <class Backend, class T>
 }
 
 template <class Derived, class Backend>
-int BasicCommunicator<Derived, Backend>::rank() const noexcept {
-  return backend_of().self().rank;
+const RankOf& BasicCommunicator<Derived, Backend>::self() const noexcept {
+  return backend_of().self();
 }
 template <class Derived, class Backend>
-int BasicCommunicator<Derived, Backend>::size() const noexcept {
-  return backend_of().self().size;
-}
-template <class Derived, class Backend>
-std::string_view BasicCommunicator<Derived, Backend>::backend() const noexcept {
-  return backend_of().self().backend;
+template <class F>
+auto BasicCommunicator<Derived, Backend>::run(const char* operation, const std::source_location& location, F&& f) {
+  state_->check_process(operation, location);
+  FlightScope flight(state_->flight.begin(operation, location));
+  return state_->guarded([&] {
+    auto result = f();
+    flight.complete();
+    return result;
+  });
 }
 
 template <class Derived, class Backend>
@@ -68,8 +70,7 @@ Derived BasicCommunicator<Derived, Backend>::split(int color, int key, std::sour
 }
 template <class Derived, class Backend>
 Derived BasicCommunicator<Derived, Backend>::split(const SplitRule& rule, const std::source_location& location) {
-  FlightScope flight(begin("split", location));
-  return state_->guarded([&] {
+  return run("split", location, [&] {
     const SplitRequest own = rule.of(rank());
     std::shared_ptr<State> part;
     if constexpr (requires { backend_of().split(rule, location); })
@@ -81,7 +82,6 @@ Derived BasicCommunicator<Derived, Backend>::split(const SplitRule& rule, const 
     if constexpr (std::same_as<space, Host>)
       members = all_gathered(part->backend, state_->flight.world_rank(), location);
     part->flight.split_from(state_->flight, own.color, std::move(members));
-    flight.complete();
     return Derived(std::move(part));
   });
 }
@@ -90,12 +90,8 @@ auto BasicCommunicator<Derived, Backend>::allocate_bytes(std::size_t count, std:
                                                          const std::source_location& location)
     -> std::optional<CommunicatorMemory<std::byte, space>> {
   if constexpr (requires { backend_of().allocate(count, element_bytes, location); }) {
-    FlightScope flight(begin("allocate", location));
-    return state_->guarded([&] {
-      auto memory = backend_of().allocate(count, element_bytes, location);
-      flight.complete();
-      return std::optional(std::move(memory));
-    });
+    return run("allocate", location,
+               [&] { return std::optional(backend_of().allocate(count, element_bytes, location)); });
   } else {
     static_assert(std::same_as<space, Host>);
     state_->check_process("allocate", location);
@@ -106,7 +102,8 @@ template <class Derived, class Backend>
 auto BasicCommunicator<Derived, Backend>::adopt_bytes(
     Span<std::byte, space> memory, const std::source_location& location) -> CommunicatorMemory<std::byte, space> {
   if constexpr (requires { backend_of().adopt(memory, location); }) {
-    FlightScope flight(begin("adopt", location));
+    state_->check_process("adopt", location);
+    FlightScope flight(state_->flight.begin("adopt", location));
     auto adoption = state_->guarded([&] { return backend_of().adopt(memory, location); });
     if (adoption.refusal != nullptr) std::rethrow_exception(adoption.refusal);
     flight.complete();
@@ -123,12 +120,7 @@ auto BasicCommunicator<Derived, Backend>::allocate_common(std::size_t bytes, con
                                                           std::source_location location)
     -> std::optional<CommonMemory<space>> {
   if constexpr (requires { backend_of().allocate_common(bytes, own, location); }) {
-    FlightScope flight(begin("allocate_common", location));
-    return state_->guarded([&] {
-      std::optional<CommonMemory<space>> memory = backend_of().allocate_common(bytes, own, location);
-      flight.complete();
-      return memory;
-    });
+    return run("allocate_common", location, [&] { return backend_of().allocate_common(bytes, own, location); });
   } else {
     return {};
   }
@@ -137,12 +129,7 @@ template <class Derived, class Backend>
 auto BasicCommunicator<Derived, Backend>::allocate_for_host(std::size_t bytes, std::source_location location)
     -> std::optional<CommonMemory<space>> {
   if constexpr (requires { backend_of().allocate_for_host(bytes, location); }) {
-    FlightScope flight(begin("allocate_for_host", location));
-    return state_->guarded([&] {
-      auto memory = backend_of().allocate_for_host(bytes, location);
-      flight.complete();
-      return memory;
-    });
+    return run("allocate_for_host", location, [&] { return backend_of().allocate_for_host(bytes, location); });
   } else {
     return {};
   }
@@ -155,11 +142,6 @@ bool BasicCommunicator<Derived, Backend>::passes_operands() const noexcept {
 template <class Derived, class Backend>
 void BasicCommunicator<Derived, Backend>::revoke(const std::string& reason) noexcept {
   state_->revoke(reason);
-}
-template <class Derived, class Backend>
-FlightRecord* BasicCommunicator<Derived, Backend>::begin(const char* operation, const std::source_location& location) {
-  state_->check_process(operation, location);
-  return state_->flight.begin(operation, location);
 }
 template <class Derived, class Backend>
 std::function<void(const std::string&)> BasicCommunicator<Derived, Backend>::revoker() const {

@@ -29,8 +29,6 @@ class CommunicatorState {
   [[nodiscard]] static std::shared_ptr<CommunicatorState> make(Arguments&&... arguments) {
     return {new CommunicatorState(std::forward<Arguments>(arguments)...), DeleteHere{}};
   }
-  CommunicatorState(const CommunicatorState&) = delete;
-  CommunicatorState& operator=(const CommunicatorState&) = delete;
   ~CommunicatorState() {
     // A rank that unwinds never joins the calls in which its peers are waiting.
     if (std::uncaught_exceptions() > exceptions_) give_up({"its communicator was destroyed by an exception"});

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/comm/calls/validate.hpp"
-#include "distx/observe/detail/flight_group.hpp"
 #include "distx/observe/detail/flight_ring.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
@@ -9,9 +8,6 @@ namespace distx::inline DISTX_ABI::detail {
 /// Records the calls of one rank's communicator in the flight recorder.
 class FlightLog {
  public:
-  FlightLog() = default;
-  FlightLog(const FlightLog&) = delete;
-  FlightLog& operator=(const FlightLog&) = delete;
   ~FlightLog();
 
   /// Announces the communicator. Called once.
@@ -95,10 +91,10 @@ class FlightLog {
   template <MemorySpace Space>
   [[gnu::always_inline]] void describe(FlightWords& words, const Call<Space>& call, bool asynchronous) noexcept {
     const CallTraits& traits = traits_of(call.kind);
-    FlightWords::Kinds kinds{.type = with_compared_span(call, [](const auto& span) { return span.type(); }),
-                             .asynchronous = asynchronous,
-                             .message = traits.message,
-                             .labelled = flight_context != nullptr};
+    FlightKinds kinds{.type = with_compared_span(call, [](const auto& span) { return span.type(); }),
+                      .asynchronous = asynchronous,
+                      .message = traits.message,
+                      .labelled = flight_context != nullptr};
     kinds.stream_ordered = asynchronous && !std::is_empty_v<typename Space::stream>;
     kinds.uneven = !call.counts.empty() && call.kind != CollectiveKind::all_to_all;
     if (traits.reduces) kinds.op = static_cast<std::uint8_t>(1 + static_cast<int>(call.op.kind()));

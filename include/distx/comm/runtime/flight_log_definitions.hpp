@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "distx/comm/runtime/flight_log.hpp"
-#include "distx/core/version.hpp"
 #include "distx/observe/detail/flight_signal.hpp"
 
 namespace distx::inline DISTX_ABI::detail {

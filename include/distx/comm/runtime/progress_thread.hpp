@@ -57,23 +57,12 @@ class ProgressTask : public Completion {
 /// progress thread may not have been scheduled yet, and a thread switch would only cost time.
 class ProgressThread {
  public:
-  ProgressThread() = default;
-  ProgressThread(const ProgressThread&) = delete;
-  ProgressThread& operator=(const ProgressThread&) = delete;
   ~ProgressThread();
 
   void submit(std::shared_ptr<ProgressTask> task);
 
   /// Runs a task immediately on the caller's thread.
-  static void run_here(ProgressTask& task) noexcept {
-    std::exception_ptr error;
-    try {
-      task.run();
-    } catch (...) {
-      error = std::current_exception();
-    }
-    task.finish(std::move(error));
-  }
+  static void run_here(ProgressTask& task) noexcept { task.finish(error_of(task)); }
 
   /// Returns whether tasks of any progress thread of this process are queued or running.
   [[nodiscard]] static bool any_task() noexcept { return tasks_.load(std::memory_order_relaxed) != 0; }
@@ -91,6 +80,8 @@ class ProgressThread {
   /// Returns the next task for the caller to run, or null if there is none or another task is running.
   [[nodiscard]] std::shared_ptr<ProgressTask> take();
   void run(ProgressTask& task) noexcept;
+  /// Runs a task; returns what it throws, or null.
+  [[nodiscard]] static std::exception_ptr error_of(ProgressTask& task) noexcept;
   [[nodiscard]] bool left();
 
   inline static std::atomic<int> tasks_{0};  // of all progress threads, queued or running

@@ -2,7 +2,6 @@
 #pragma once
 #include "distx/comm/runtime/progress_thread.hpp"
 #include "distx/core/detail/start_thread.hpp"
-#include "distx/core/version.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
 
@@ -64,13 +63,16 @@ DISTX_INLINE std::shared_ptr<ProgressTask> ProgressThread::take() {
   if (first_ == nullptr) last_ = nullptr;
   return task;
 }
-DISTX_INLINE void ProgressThread::run(ProgressTask& task) noexcept {
-  std::exception_ptr error;
+DISTX_INLINE std::exception_ptr ProgressThread::error_of(ProgressTask& task) noexcept {
   try {
     task.run();
+    return nullptr;
   } catch (...) {
-    error = std::current_exception();
+    return std::current_exception();
   }
+}
+DISTX_INLINE void ProgressThread::run(ProgressTask& task) noexcept {
+  auto error = error_of(task);
   tasks_.fetch_sub(1, std::memory_order_relaxed);
   {
     const std::lock_guard lock(mutex_);

@@ -84,16 +84,14 @@ inline void broadcast_part(CollectiveExecution& x, std::size_t round) {
 
 inline void gather_all_blocks(CollectiveExecution& x, std::size_t round) {
   for (int r = 0; r < x.self.size; ++r)
-    x.take(x.own_receive() + calls::block_offset(x.call.counts, x.call.send.size(), r) * x.width + x.offset(round), r,
+    x.take(x.own_receive() + block_offset(x.call.counts, x.call.send.size(), r) * x.width + x.offset(round), r,
            x.self.rank, round);
 }
 
 inline void gather_part(CollectiveExecution& x, std::size_t round) {
   const int me = x.self.rank, root = x.call.root;
   const PeerView& to = x.peer(root);
-  const auto block = [&](int r) {
-    return calls::block_offset(to.send_counts, to.send_count, r) * x.width + x.offset(round);
-  };
+  const auto block = [&](int r) { return block_offset(to.send_counts, to.send_count, r) * x.width + x.offset(round); };
   const auto divided = divide_copies(x, round, block);
   // Each rank in the rounds copies its own block, if it is small, only where that spreads the work: writing to lines
   // that another core has written takes several times as long as reading them.
@@ -139,7 +137,7 @@ inline void exchange_blocks(CollectiveExecution& x, std::size_t round) {
     return;
   }
   for (int r = 0; r < x.self.size; ++r)
-    x.take(x.own_receive() + calls::block_offset(c.receive_counts, equal, r) * x.width + x.offset(round), r, me, round);
+    x.take(x.own_receive() + block_offset(c.receive_counts, equal, r) * x.width + x.offset(round), r, me, round);
 }
 
 inline void run_round(CollectiveExecution& x, std::size_t round) {

@@ -17,94 +17,90 @@ namespace distx::inline DISTX_ABI::detail::shared_memory {
 class SharedMemoryBackend {
  public:
   using space = Host;
-  using State = detail::CommunicatorState<SharedMemoryBackend>;
+  using State = CommunicatorState<SharedMemoryBackend>;
   static constexpr bool passes_operands = true;
 
   SharedMemoryBackend(std::shared_ptr<SharedRegion> region, int rank, std::string_view name)
       : self_{rank, region->size(), name}, region_(std::move(region)) {}
   ~SharedMemoryBackend() { region_->leave(self_.rank); }
 
-  [[nodiscard]] const calls::RankOf& self() const noexcept { return self_; }
+  [[nodiscard]] const RankOf& self() const noexcept { return self_; }
   void revoke(const std::string& reason) noexcept { region_->revoke(self_.rank, reason); }
   void check_usable(const ErrorContext& context) const {
     if (region_->revoked()) region_->throw_revoked(context);
   }
 
   void execute(const Call<Host>& call) {
-    if (detail::traits_of(call.kind).message) return execute_message(call);
+    if (traits_of(call.kind).message) return execute_message(call);
     run_collective(*region_, CallQueue::blocking, call, self_, workspaces_[0]);
   }
-  [[nodiscard]] std::shared_ptr<detail::Operation<Host>> start(const std::shared_ptr<State>& state,
-                                                               const Call<Host>& call, HostStream) {
-    return detail::traits_of(call.kind).message ? messages_.start(state, call) : tasks_.start(state, call);
+  [[nodiscard]] std::shared_ptr<Operation<Host>> start(const std::shared_ptr<State>& state, const Call<Host>& call,
+                                                       HostStream) {
+    return traits_of(call.kind).message ? messages_.start(state, call) : tasks_.start(state, call);
   }
   void run_started(const Call<Host>& call) {
     run_collective(*region_, CallQueue::started, call, self_, workspaces_[1]);
   }
-  [[nodiscard]] detail::TaskRunner<State>& tasks() noexcept { return tasks_; }
+  [[nodiscard]] TaskRunner<State>& tasks() noexcept { return tasks_; }
 
   [[nodiscard]] std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
-    struct GroupRequest : detail::SplitRequest {
+    struct GroupRequest : SplitRequest {
       RegionToken token;
     };
     GroupRequest mine{{color, key, self_.rank}, {}};
-    const auto group = detail::group_of(detail::all_gathered(*this, mine, location), color);
+    const auto group = group_of(all_gathered(*this, mine, location), color);
     const auto here =
         std::find_if(group.begin(), group.end(), [&](const GroupRequest& r) { return r.rank == self_.rank; });
     const int rank = static_cast<int>(here - group.begin()), size = static_cast<int>(group.size());
     std::shared_ptr<void> keep;
     if (rank == 0) mine.token = region_->make_sibling(size, keep);
-    const auto all = detail::all_gathered(*this, mine, location);
+    const auto all = all_gathered(*this, mine, location);
     std::shared_ptr<SharedRegion> region;
     {
       // The region made by the first rank exists until all ranks have entered the barrier and none accesses it.
-      const AccessGuard guard(region_->control().channel(self_.rank, CallQueue::blocking));
-      check_usable(self_.context(calls::Barrier<Host>{location}));
+      const AccessGuard guard(region_->control().channel(self_.rank, CallQueue::blocking).busy);
+      check_usable(self_.context(Barrier<Host>{location}));
       region = region_->open_sibling(all[static_cast<std::size_t>(group.front().rank)].token, rank, size);
     }
-    execute(calls::Barrier<Host>{location});
+    execute(Barrier<Host>{location});
     return State::make(std::move(region), rank, self_.backend);
   }
 
   [[nodiscard]] CommunicatorMemory<std::byte> allocate(std::size_t count, std::size_t element_bytes,
                                                        const std::source_location& location) {
     const auto allocation = region_->new_allocation(self_);
-    if (allocation == nullptr) {
-      if (count > static_cast<std::size_t>(-1) / element_bytes)
-        throw MemoryError("cannot allocate " + std::to_string(count) + " elements of " + std::to_string(element_bytes) +
-                          " bytes");
-      return CommunicatorMemory<std::byte>::plain(count * element_bytes);
-    }
+    if (allocation == nullptr)
+      return CommunicatorMemory<std::byte>::plain(bytes_of(count, element_bytes, self_.context("allocate", location)));
     const RegionAllocation::Request request{count, element_bytes};
-    allocation->check(request, detail::all_gathered(*this, request, location));
-    allocation->open(detail::all_gathered(*this, allocation->make(), location).front());
-    execute(calls::Barrier<Host>{location});
+    allocation->check(request, all_gathered(*this, request, location));
+    allocation->open(all_gathered(*this, allocation->make(), location).front());
+    execute(Barrier<Host>{location});
     const std::shared_ptr<void> owner = allocation->owner();
     return {{static_cast<std::byte*>(owner.get()), count * element_bytes}, owner};
   }
 
-  [[nodiscard]] detail::Adoption<Host> adopt(Span<std::byte> memory, const std::source_location& location) {
+  [[nodiscard]] Adoption<Host> adopt(Span<std::byte> memory, const std::source_location& location) {
     const auto adoption = region_->new_adoption(self_, memory);
     if (adoption == nullptr) return {{memory, nullptr}};
     const ErrorContext context{"adopt", self_.backend, self_.rank, self_.size, location};
-    const auto agree = [&](auto&& step) { return detail::refusal_of_any(*this, context, step); };
+    const auto agree = [&](auto&& step) { return refusal_of_any(*this, context, step); };
     const RegionAllocation::Request request{memory.size(), 1, reinterpret_cast<std::uintptr_t>(memory.data())};
-    const auto all = detail::all_gathered(*this, request, location);
+    const auto all = all_gathered(*this, request, location);
     RegionToken token;
     auto refusal = agree([&] { adoption->check(request, all); });
     if (refusal == nullptr) refusal = agree([&] { token = adoption->make(); });
     if (refusal != nullptr) return {{}, refusal};
-    token = detail::all_gathered(*this, token, location).front();
+    token = all_gathered(*this, token, location).front();
     refusal = agree([&] { adoption->open(token); });
     if (refusal != nullptr) return {{}, refusal};
     return {{memory, adoption->owner()}};
   }
 
-  [[nodiscard]] detail::CommonMemory<Host> allocate_common(std::size_t bytes, const std::vector<detail::ByteRange>& own,
-                                                           const std::source_location& location) {
+  [[nodiscard]] CommonMemory<Host> allocate_common(std::size_t bytes, const std::vector<ByteRange>& own,
+                                                   const std::source_location& location) {
     const ErrorContext context{"allocate_common", self_.backend, self_.rank, self_.size, location};
     const std::uint64_t mine = bytes;
-    const auto all = detail::all_gathered(*this, mine, location);
+    const auto all = all_gathered(*this, mine, location);
     for (std::size_t rank = 0; rank < all.size(); ++rank)
       if (all[rank] != mine)
         throw MismatchError("rank " + std::to_string(rank) + " requests " + std::to_string(all[rank]) +
@@ -113,21 +109,21 @@ class SharedMemoryBackend {
     std::shared_ptr<void> keep;
     RegionToken token;
     if (self_.rank == 0) token = region_->make_common(bytes, context, keep);
-    token = detail::all_gathered(*this, token, location).front();
-    detail::CommonMemory<Host> common;
+    token = all_gathered(*this, token, location).front();
+    CommonMemory<Host> common;
     {
       // The memory made by the first rank exists until all ranks have entered the barrier and none accesses it.
-      const AccessGuard guard(region_->control().channel(self_.rank, CallQueue::blocking));
+      const AccessGuard guard(region_->control().channel(self_.rank, CallQueue::blocking).busy);
       check_usable(context);
       common = region_->open_common(token, bytes, own, context);
     }
-    execute(calls::Barrier<Host>{location});
+    execute(Barrier<Host>{location});
     return common;
   }
 
  private:
   /// Asynchronous messages.
-  class MessageOperation final : public detail::Operation<Host> {
+  class MessageOperation final : public Operation<Host> {
    public:
     explicit MessageOperation(State& state) noexcept : state_(state) {}
 
@@ -142,7 +138,7 @@ class SharedMemoryBackend {
       state_.guarded([&] { messages_->wait(); });
     }
     void abandon() noexcept override {
-      state_.backend.revoke(detail::abandoned_by_exception);
+      state_.backend.revoke(abandoned_by_exception);
       try {
         messages_->wait();  // a revocation ends this wait
       } catch (...) {
@@ -180,15 +176,15 @@ class SharedMemoryBackend {
   void check_self_message(Messages& messages, const Call<Host>& call) const {
     if (call.kind == CollectiveKind::send_receive) return;
     const int peer = call.kind == CollectiveKind::send ? call.to : call.from;
-    if (peer == self_.rank && !messages.test()) detail::throw_self_deadlock(self_.context(call));
+    if (peer == self_.rank && !messages.test()) throw_self_deadlock(self_.context(call));
   }
 
-  calls::RankOf self_;
+  RankOf self_;
   std::shared_ptr<SharedRegion> region_;
   std::array<CallWorkspace, 2> workspaces_;
   KeptRequests kept_;  ///< of blocking calls
-  detail::OperationPool<MessageOperation> messages_;
-  detail::TaskRunner<State> tasks_;  // last: joined before anything that its tasks use is destroyed
+  OperationPool<MessageOperation> messages_;
+  TaskRunner<State> tasks_;  // last: joined before anything that its tasks use is destroyed
 };
 
 /// Makes a communicator's state from a connector. Collective over the connector, which is not needed afterwards: two

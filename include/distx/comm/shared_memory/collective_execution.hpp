@@ -8,11 +8,6 @@
 
 namespace distx::inline DISTX_ABI::detail::shared_memory {
 
-using detail::ByteRange;
-using detail::copy_bytes;
-using detail::PeerView;
-using detail::range_of;
-
 /// The workspace of one rank's queue, kept between calls to avoid allocations.
 struct CallWorkspace {
   std::uint64_t calls = 0;     ///< the number of the latest call
@@ -26,8 +21,8 @@ struct CallWorkspace {
 /// Returns part `rank` of a range of bytes, partitioned on cache lines, so no two ranks write to one line of an aligned
 /// buffer.
 inline ByteRange slice_of(std::size_t bytes, int rank, int size) noexcept {
-  const std::size_t begin = detail::aligned_part_begin(bytes, rank, size);
-  return {begin, detail::aligned_part_begin(bytes, rank + 1, size) - begin};
+  const std::size_t begin = aligned_part_begin(bytes, rank, size);
+  return {begin, aligned_part_begin(bytes, rank + 1, size) - begin};
 }
 
 /// One rank's execution of a call, round by round.
@@ -37,11 +32,11 @@ inline ByteRange slice_of(std::size_t bytes, int rank, int size) noexcept {
 /// the next round while others still read this one.
 class CollectiveExecution {
  public:
-  CollectiveExecution(SharedRegion& region, CallQueue queue, const Call<Host>& made, const calls::RankOf& rank,
+  CollectiveExecution(SharedRegion& region, CallQueue queue, const Call<Host>& made, const RankOf& rank,
                       CallWorkspace& kept)
       : call(made),
-        traits(detail::traits_of(made.kind)),
-        width(detail::element_width(made)),
+        traits(traits_of(made.kind)),
+        width(element_width(made)),
         self(rank),
         workspace(kept),
         region_(region),
@@ -53,9 +48,9 @@ class CollectiveExecution {
   }
 
   const Call<Host>& call;
-  const detail::CallTraits& traits;
+  const CallTraits& traits;
   const std::size_t width;  ///< bytes of one element
-  const calls::RankOf& self;
+  const RankOf& self;
   CallWorkspace& workspace;
 
   [[nodiscard]] const PeerView& peer(int r) const noexcept { return workspace.seen[static_cast<std::size_t>(r)]; }
@@ -70,12 +65,12 @@ class CollectiveExecution {
     CallLine& line = published.line;
     CallDescriptor& post = published.rest;
     PeerView& mine = workspace.seen[static_cast<std::size_t>(self.rank)];
-    detail::view_own_call(mine, call, self.rank);
+    view_own_call(mine, call, self.rank);
     const bool has_data = sends(self.rank);
 
     line.step.store(0, std::memory_order_relaxed);
-    new (&post.fingerprint) calls::Fingerprint(fingerprint(call));  // without a copy
-    workspace.history = detail::mixed(workspace.history, detail::digest_of(post.fingerprint));
+    new (&post.fingerprint) Fingerprint(fingerprint(call));  // without a copy
+    workspace.history = mixed(workspace.history, digest_of(post.fingerprint));
     line.history.store(workspace.history, std::memory_order_release);  // after the step is 0
     post.send_count = mine.send_count;
     post.receive_count = mine.receive_count;
@@ -131,7 +126,7 @@ class CollectiveExecution {
   /// Completes a call in which this rank needs at most the root's data, which is in its slot.
   void take_from_root(const ErrorContext& context) const {
     if (!traits.root_sends) return;
-    detail::check_own_block(call, workspace.seen, self.rank, context);
+    check_own_block(call, workspace.seen, self.rank, context);
     const ByteRange own = range_of(call, workspace.seen, call.root, self.rank);
     copy_bytes(own_receive(), peer(call.root).send + own.offset, own.bytes);
   }
@@ -362,7 +357,7 @@ class CollectiveExecution {
     chunk_ = round_bytes();
     if (!post.is_read && !stages_late()) staging(0);
   }
-  bool publish_counts(calls::Counts counts, std::size_t side) noexcept {
+  bool publish_counts(Counts counts, std::size_t side) noexcept {
     if (counts.empty()) return false;
     std::copy(counts.begin(), counts.end(), control_.row(self.rank, queue_, number_, side));
     return true;
@@ -402,7 +397,7 @@ class CollectiveExecution {
     seen.receive_count = post.receive_count;
     const auto ranks = static_cast<std::size_t>(self.size);
     const auto counts = [&](bool has, std::size_t side) {
-      return has ? calls::Counts(control_.row(r, queue_, number_, side), ranks) : calls::Counts{};
+      return has ? Counts(control_.row(r, queue_, number_, side), ranks) : Counts{};
     };
     seen.send_counts = counts(post.has_send_counts, 0);
     seen.receive_counts = counts(post.has_receive_counts, 1);

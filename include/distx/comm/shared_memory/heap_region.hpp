@@ -1,12 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
 #include <bit>
+#include <cstring>
+#include <mutex>
 #include <vector>
 
-#include "distx/comm/shared_memory/mailbox.hpp"
+#include "distx/comm/shared_memory/message_request.hpp"
 #include "distx/comm/shared_memory/shared_region.hpp"
 
 namespace distx::inline DISTX_ABI::detail::shared_memory {
+
+/// The unmatched messages to one rank, sent or awaited. Messages with the same sender and tag match in order.
+class Mailbox {
+ public:
+  /// Matches the message with its counterpart and completes both, or queues it until the counterpart is posted. The
+  /// request must exist until it is done or withdrawn.
+  /// @return whether the counterpart was completed
+  bool post(MessageRequest& mine) {
+    MessageRequest* other = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto match = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& e) {
+        return e->sends != mine.sends && e->from == mine.from && e->tag == mine.tag;
+      });
+      if (match == waiting_.end()) {
+        waiting_.push_back(&mine);
+        return false;
+      }
+      other = *match;
+      waiting_.erase(match);
+    }
+    const MessageRequest& sender = mine.sends ? mine : *other;
+    const MessageRequest& receiver = mine.sends ? *other : mine;
+    const bool fits = sender.header == receiver.header;
+    if (fits && sender.bytes != 0) std::memmove(receiver.target, sender.source, sender.bytes);
+    mine.mismatch = other->mismatch = !fits;
+    mine.other = other->header;
+    other->other = mine.header;
+    other->finish();  // its rank may reuse it from here on
+    mine.finish();
+    return true;
+  }
+
+  /// Removes the envelope; returns false if it has already been matched and will complete.
+  bool withdraw(MessageRequest& mine) {
+    const std::lock_guard lock(mutex_);
+    return std::erase(waiting_, &mine) != 0;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<MessageRequest*> waiting_;
+};
 
 struct OwnedControl {
   explicit OwnedControl(int size)
@@ -30,14 +76,11 @@ class HeapRegion final : private OwnedControl, public SharedRegion {
 
   /// Makes a region; `keep` holds it until every rank has opened it.
   [[nodiscard]] static RegionToken make(int size, const Timeout& deadline, std::shared_ptr<void>& keep) {
-    auto* const made = new std::shared_ptr<SharedRegion>;
-    keep.reset(made, [](std::shared_ptr<SharedRegion>* region) { delete region; });
-    *made = std::make_shared<HeapRegion>(size, deadline);
-    return {{std::bit_cast<std::uintptr_t>(made)}};
+    return token_of<SharedRegion>(std::make_shared<HeapRegion>(size, deadline), keep);
   }
   [[nodiscard]] static std::shared_ptr<SharedRegion> open(const RegionToken& token, int, int, const Timeout&) {
     if (token.words[0] == 0) throw MemoryError("the first rank failed to allocate the communicator");
-    return *std::bit_cast<std::shared_ptr<SharedRegion>*>(static_cast<std::uintptr_t>(token.words[0]));
+    return found<SharedRegion>(token);
   }
   [[nodiscard]] RegionToken make_sibling(int size, std::shared_ptr<void>& keep) override {
     return make(size, deadline(), keep);
@@ -47,16 +90,11 @@ class HeapRegion final : private OwnedControl, public SharedRegion {
   }
 
   [[nodiscard]] RegionToken make_common(std::size_t bytes, const ErrorContext&, std::shared_ptr<void>& keep) override {
-    auto memory = std::make_shared<Buffer<std::byte>>(bytes);
-    const auto made = std::make_shared<std::shared_ptr<Buffer<std::byte>>>(std::move(memory));
-    keep = made;
-    return {{std::bit_cast<std::uintptr_t>(made.get())}};
+    return token_of(std::make_shared<Buffer<std::byte>>(bytes), keep);
   }
-  [[nodiscard]] detail::CommonMemory<Host> open_common(const RegionToken& token, std::size_t,
-                                                       const std::vector<detail::ByteRange>&,
-                                                       const ErrorContext&) override {
-    const auto memory =
-        *std::bit_cast<std::shared_ptr<Buffer<std::byte>>*>(static_cast<std::uintptr_t>(token.words[0]));
+  [[nodiscard]] CommonMemory<Host> open_common(const RegionToken& token, std::size_t, const std::vector<ByteRange>&,
+                                               const ErrorContext&) override {
+    const auto memory = found<Buffer<std::byte>>(token);
     return {memory->span(), memory};
   }
 
@@ -73,6 +111,16 @@ class HeapRegion final : private OwnedControl, public SharedRegion {
   bool withdraw(MessageRequest& mine) noexcept override { return mailbox(mine).withdraw(mine); }
 
  private:
+  /// Returns the address of a handle that `keep` holds.
+  template <class T>
+  [[nodiscard]] static RegionToken token_of(std::shared_ptr<T> made, std::shared_ptr<void>& keep) {
+    keep = std::make_shared<std::shared_ptr<T>>(std::move(made));
+    return {{std::bit_cast<std::uintptr_t>(keep.get())}};
+  }
+  template <class T>
+  [[nodiscard]] static std::shared_ptr<T> found(const RegionToken& token) {
+    return *std::bit_cast<std::shared_ptr<T>*>(static_cast<std::uintptr_t>(token.words[0]));
+  }
   Mailbox& mailbox(const MessageRequest& e) noexcept { return mailboxes_[static_cast<std::size_t>(e.to)]; }
 
   std::vector<Mailbox> mailboxes_;

@@ -6,7 +6,7 @@
 namespace distx::inline DISTX_ABI::detail::shared_memory {
 
 /// One side of a message: done once its bytes have been copied.
-class MessageRequest : public detail::Completion {
+class MessageRequest : public Completion {
  public:
   /// Resets the request for reuse; keeps `listed`. @pre no other thread uses it
   void clear() noexcept {

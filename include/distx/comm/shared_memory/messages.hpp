@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <array>
-#include <optional>
 
-#include "distx/comm/pending.hpp"
 #include "distx/comm/shared_memory/shared_region.hpp"
 
 namespace distx::inline DISTX_ABI::detail::shared_memory {
@@ -101,9 +99,9 @@ class Messages {
   /// Waits for the rank that copies a matched message; returns false if it dies.
   [[nodiscard]] bool copied(MessageRequest& message) {
     SharedRegion::LivenessProbe probe;
-    return detail::wait_until(
+    return wait_until(
                no_timeout, [&] { return region_.advance(message); },
-               [&] { return probe.died(region_, peer_of(message)); }) == detail::WaitEnd::ready;
+               [&] { return probe.died(region_, peer_of(message)); }) == WaitEnd::ready;
   }
   /// Waits until the message has been matched; withdraws it and throws if that cannot happen anymore.
   void meet(MessageRequest& message) {
@@ -120,10 +118,10 @@ class Messages {
       warning(context_, overdue);
       return region_.revoked() || region_.has_left(other) || dead || (dead = probe.died(region_, other));
     };
-    const auto end = detail::wait_until(region_.deadline(), done, stopped, region_.sleep_for_message(context_.rank));
-    if (end != detail::WaitEnd::ready) {
+    const auto end = wait_until(region_.deadline(), done, stopped, region_.sleep_for_message(context_.rank));
+    if (end != WaitEnd::ready) {
       if (region_.withdraw(message)) {
-        if (end == detail::WaitEnd::stopped) region_.throw_stopped(other, context_);
+        if (end == WaitEnd::stopped) region_.throw_stopped(other, context_);
         throw TimeoutError(overdue(), context_);
       }
       if (!copied(message)) region_.throw_stopped(other, context_);

@@ -4,18 +4,6 @@
 
 namespace distx::inline DISTX_ABI::detail::shared_memory {
 
-/// Marks this rank as accessing other ranks' buffers for the duration of a scope.
-class AccessGuard {
- public:
-  explicit AccessGuard(CallSlot& slot) noexcept : slot_(slot) { slot.busy.store(1, std::memory_order_seq_cst); }
-  AccessGuard(const AccessGuard&) = delete;
-  AccessGuard& operator=(const AccessGuard&) = delete;
-  ~AccessGuard() { slot_.busy.store(0, std::memory_order_seq_cst); }
-
- private:
-  CallSlot& slot_;
-};
-
 /// Compares this rank's calls up to `call` with those of another rank that has made it, if both still publish it: of
 /// two ranks, the one that is ahead finds the other's.
 /// @param latest  the call that this rank is in
@@ -66,7 +54,7 @@ inline void await_reuse(SharedRegion& region, CallQueue queue, int rank, std::ui
 /// and no rank accesses another rank's buffer. Successive calls use different slots. A rank waits only for those whose
 /// operands it reads, so the root of a small broadcast may be some calls ahead of the others. Each published call
 /// carries a hash of all calls of its rank, so ranks that wait for each other later find an earlier difference.
-inline void run_among_ranks(SharedRegion& region, CallQueue queue, const Call<Host>& call, const calls::RankOf& self,
+inline void run_among_ranks(SharedRegion& region, CallQueue queue, const Call<Host>& call, const RankOf& self,
                             CallWorkspace& workspace) {
   const ErrorContext context = self.context(call);
   CollectiveExecution x(region, queue, call, self, workspace);
@@ -100,14 +88,14 @@ inline void run_among_ranks(SharedRegion& region, CallQueue queue, const Call<Ho
   for (int other = 0; other < self.size; ++other) check(other);
   workspace.finished = number - 1;
   x.look();
-  if (x.traits.exchanges_counts) detail::check_blocks(call, workspace.seen, context);
-  if (x.all_inlined()) return detail::complete_inlined(call, self, workspace.seen, workspace.sources);
+  if (x.traits.exchanges_counts) check_blocks(call, workspace.seen, context);
+  if (x.all_inlined()) return complete_inlined(call, self, workspace.seen, workspace.sources);
   const auto arrive = [&] {
     region.arrive(queue, self.rank, ++step, context, [&](int r) { return x.joins_rounds(r); });
   };
   std::size_t rounds = 0;
   {
-    const AccessGuard guard(region.control().channel(self.rank, queue));
+    const AccessGuard guard(region.control().channel(self.rank, queue).busy);
     if (region.revoked()) region.throw_revoked(context);
     if (x.late()) {
       x.staging(0);
@@ -128,11 +116,11 @@ inline void run_among_ranks(SharedRegion& region, CallQueue queue, const Call<Ho
 }
 
 /// Runs one rank's side of a collective.
-inline void run_collective(SharedRegion& region, CallQueue queue, const Call<Host>& call, const calls::RankOf& self,
+inline void run_collective(SharedRegion& region, CallQueue queue, const Call<Host>& call, const RankOf& self,
                            CallWorkspace& workspace) {
   if (region.revoked()) [[unlikely]]
     region.throw_revoked(self.context(call));
-  if (self.size == 1) return detail::complete_alone(call);
+  if (self.size == 1) return complete_alone(call);
   run_among_ranks(region, queue, call, self, workspace);
 }
 

@@ -2,9 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <new>
-#include <string>
 
 #include "distx/comm/calls/validate.hpp"
 #include "distx/core/detail/bell.hpp"
@@ -36,7 +34,7 @@ struct CallDescriptor {
   bool is_read = false;          ///< the others are to do so: this rank has not staged its data
   std::uint32_t line = 0;        ///< of the caller, for error messages
   std::byte* address = nullptr;  ///< of the data to send, in the rank's process; on a rank that receives, of its memory
-  calls::Fingerprint fingerprint{};
+  Fingerprint fingerprint{};
 };
 
 /// The part of a published call that all ranks read, on the cache line that they wait on; tiny calls need no other
@@ -74,12 +72,29 @@ struct alignas(alignment_bytes) CallSlot {
   std::atomic<std::uint64_t> step{0};  // the latest that this rank has taken
   alignas(alignment_bytes) std::atomic<std::uint32_t> busy{0};
   std::atomic<std::uint32_t> waits{0};  // whether the rank waits for others in this queue, for error messages
-  detail::Bell bell;                    // rung when the rank takes a step
+  Bell bell;                            // rung when the rank takes a step
   std::uint64_t climbs = 0;             // in the tree of arrivals
   // The rank to whose plain memory this one writes, or is about to, and the call in which it does.
   std::atomic<std::int32_t> writes_to{-1};
   std::atomic<std::uint64_t> write{0};
 };
+
+/// Sets a flag of a rank for the duration of a scope.
+template <std::memory_order Order>
+class FlagGuard {
+ public:
+  explicit FlagGuard(std::atomic<std::uint32_t>& flag) noexcept : flag_(flag) { flag.store(1, Order); }
+  FlagGuard(const FlagGuard&) = delete;
+  FlagGuard& operator=(const FlagGuard&) = delete;
+  ~FlagGuard() { flag_.store(0, Order); }
+
+ private:
+  std::atomic<std::uint32_t>& flag_;
+};
+/// Marks a rank as accessing other ranks' buffers.
+using AccessGuard = FlagGuard<std::memory_order_seq_cst>;
+/// Marks a rank as waiting for others.
+using WaitGuard = FlagGuard<std::memory_order_release>;
 
 struct RankBlock {
   CallSlot channels[2];
@@ -89,7 +104,7 @@ struct RankBlock {
   // alive; otherwise 0.
   std::int64_t process = 0;
   std::uint64_t process_began = 0;
-  detail::Bell message_bell;             // rung when another rank completes a message of this one
+  Bell message_bell;                     // rung when another rank completes a message of this one
   const std::uint64_t* probe = nullptr;  // in the rank's own memory, where it has stored process_began
   // By queue, in the rank's own memory: for each rank, the latest call in which it has completed a write to that
   // memory.
@@ -104,7 +119,7 @@ struct alignas(alignment_bytes) Header {
   std::atomic<std::uint32_t> revoked{0};  // 1 while the reason is being written, then 2
   std::atomic<std::int32_t> died{-1};     // the first rank that was found dead
   char reason[504] = {};
-  detail::Gate gates[2];  // of the queues, opened by the last rank to arrive if there are many
+  Gate gates[2];  // of the queues, opened by the last rank to arrive if there are many
 };
 
 /// Counts the arrivals of a group of ranks, or of groups.
@@ -141,17 +156,17 @@ class SharedLayout {
         ranks_(static_cast<std::size_t>(size)),
         ring_(ranks_ > most_without_tree || extent.inline_bytes == 0 ? least_ring : longest_ring),
         base_(base) {
-    row_bytes_ = detail::round_up_to_lines(ranks_ * sizeof(std::size_t));
-    blocks_ = detail::round_up_to_lines(sizeof(Header));
+    row_bytes_ = round_up_to_lines(ranks_ * sizeof(std::size_t));
+    blocks_ = round_up_to_lines(sizeof(Header));
     nodes_ = blocks_ + ranks_ * sizeof(RankBlock);
     published_ = nodes_ + (has_tree() ? 2 * nodes_of(ranks_) * sizeof(ArrivalNode) : 0);
     published_ += published_ % alignof(PublishedCall);
     rows_ = published_ + ranks_ * 2 * ring() * sizeof(PublishedCall);
     inlined_ = rows_ + ranks_ * 2 * ring() * 2 * row_bytes_;
-    staging_ = inlined_ + ranks_ * 2 * ring() * detail::round_up_to_lines(extent.inline_bytes);
+    staging_ = inlined_ + ranks_ * 2 * ring() * round_up_to_lines(extent.inline_bytes);
     mailboxes_ = staging_ + ranks_ * 2 * 2 * extent.staging_bytes;
     reach_ = mailboxes_ + ranks_ * extent.mailbox_bytes;
-    pairs_ = reach_ + detail::round_up_to_lines(extent.mailbox_bytes == 0 ? 0 : ranks_ * ranks_ * sizeof(Reach));
+    pairs_ = reach_ + round_up_to_lines(extent.mailbox_bytes == 0 ? 0 : ranks_ * ranks_ * sizeof(Reach));
     bytes_ = pairs_ + ranks_ * ranks_ * extent.pair_bytes;
   }
 
@@ -185,8 +200,7 @@ class SharedLayout {
     while (members > 1) {
       const std::size_t group = index / fan_in, groups = (members + fan_in - 1) / fan_in;
       const std::uint64_t expected = std::min(members - group * fan_in, fan_in) * now;
-      std::byte* const node = base_ + nodes_ + (level + group) * sizeof(ArrivalNode);
-      auto& count = std::launder(reinterpret_cast<ArrivalNode*>(node))->count;
+      auto& count = at<ArrivalNode>(nodes_, level + group).count;
       if (count.fetch_add(1, std::memory_order_acq_rel) + 1 != expected) return false;
       level += groups;
       index = group;
@@ -195,11 +209,8 @@ class SharedLayout {
     return true;
   }
   [[nodiscard]] const Extent& extent() const noexcept { return extent_; }
-  [[nodiscard]] Header& header() const noexcept { return *std::launder(reinterpret_cast<Header*>(base_)); }
-  [[nodiscard]] RankBlock& rank(int r) const noexcept {
-    std::byte* const block = base_ + blocks_ + static_cast<std::size_t>(r) * sizeof(RankBlock);
-    return *std::launder(reinterpret_cast<RankBlock*>(block));
-  }
+  [[nodiscard]] Header& header() const noexcept { return at<Header>(0, 0); }
+  [[nodiscard]] RankBlock& rank(int r) const noexcept { return at<RankBlock>(blocks_, static_cast<std::size_t>(r)); }
   [[nodiscard]] CallSlot& channel(int r, CallQueue queue) const noexcept {
     return rank(r).channels[static_cast<std::size_t>(queue)];
   }
@@ -207,15 +218,14 @@ class SharedLayout {
     return published(queue, call)[r];
   }
   [[nodiscard]] PublishedCalls published(CallQueue queue, std::uint64_t call) const noexcept {
-    std::byte* const first = base_ + published_ + in_ring(0, queue, call) * sizeof(PublishedCall);
-    return {std::launder(reinterpret_cast<PublishedCall*>(first)), 2 * ring_};
+    return {&at<PublishedCall>(published_, in_ring(0, queue, call)), 2 * ring_};
   }
   /// Returns one count per rank: sent (side 0) or received (side 1).
   [[nodiscard]] std::size_t* row(int r, CallQueue queue, std::uint64_t call, std::size_t side) const noexcept {
     return reinterpret_cast<std::size_t*>(base_ + rows_ + (in_ring(r, queue, call) * 2 + side) * row_bytes_);
   }
   [[nodiscard]] std::byte* inlined(int r, CallQueue queue, std::uint64_t call) const noexcept {
-    return base_ + inlined_ + in_ring(r, queue, call) * detail::round_up_to_lines(extent_.inline_bytes);
+    return base_ + inlined_ + in_ring(r, queue, call) * round_up_to_lines(extent_.inline_bytes);
   }
   /// Returns the staging buffer of a rank for a round: first its data, then the results that other ranks have reduced
   /// for it if they cannot access its memory. Rounds alternate between two halves.
@@ -223,20 +233,24 @@ class SharedLayout {
     return base_ + staging_ + (of_queue(r, queue) * 2 + round % 2) * extent_.staging_bytes;
   }
   /// Returns whether rank `from` can access all memory of rank `to`, as it has found out. @pre there are mailboxes
-  [[nodiscard]] Reach& reach(int from, int to) const noexcept {
-    const std::size_t index = static_cast<std::size_t>(from) * ranks_ + static_cast<std::size_t>(to);
-    return *std::launder(reinterpret_cast<Reach*>(base_ + reach_ + index * sizeof(Reach)));
-  }
+  [[nodiscard]] Reach& reach(int from, int to) const noexcept { return at<Reach>(reach_, of_pair(from, to)); }
   /// Returns the memory for messages from one rank to another.
   [[nodiscard]] std::byte* pair(int from, int to) const noexcept {
-    const std::size_t index = static_cast<std::size_t>(from) * ranks_ + static_cast<std::size_t>(to);
-    return base_ + pairs_ + index * extent_.pair_bytes;
+    return base_ + pairs_ + of_pair(from, to) * extent_.pair_bytes;
   }
   [[nodiscard]] std::byte* mailbox(int r) const noexcept {
     return base_ + mailboxes_ + static_cast<std::size_t>(r) * extent_.mailbox_bytes;
   }
 
  private:
+  /// Returns object `index` of those that begin at an offset.
+  template <class T>
+  [[nodiscard]] T& at(std::size_t offset, std::size_t index) const noexcept {
+    return *std::launder(reinterpret_cast<T*>(base_ + offset + index * sizeof(T)));
+  }
+  [[nodiscard]] std::size_t of_pair(int from, int to) const noexcept {
+    return static_cast<std::size_t>(from) * ranks_ + static_cast<std::size_t>(to);
+  }
   static std::size_t of_queue(int r, CallQueue queue) noexcept {
     return static_cast<std::size_t>(r) * 2 + static_cast<std::size_t>(queue);
   }

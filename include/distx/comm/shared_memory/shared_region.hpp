@@ -2,7 +2,6 @@
 #pragma once
 #include <array>
 #include <memory>
-#include <optional>
 #include <thread>
 #include <vector>
 
@@ -61,8 +60,7 @@ struct AllRanks {
 class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
  public:
   /// @param parking  how the threads of the ranks sleep and wake each other
-  SharedRegion(const SharedLayout& control, const Timeout& deadline,
-               const detail::Parking& parking = detail::in_process) noexcept
+  SharedRegion(const SharedLayout& control, const Timeout& deadline, const Parking& parking = in_process) noexcept
       : control_(control), deadline_(deadline), parking_(parking) {
     int most = most_ranks_.load(std::memory_order_relaxed);
     while (most < size() && !most_ranks_.compare_exchange_weak(most, size(), std::memory_order_relaxed)) {
@@ -83,9 +81,9 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   [[nodiscard]] virtual std::shared_ptr<SharedRegion> open_sibling(const RegionToken& token, int rank, int size) = 0;
   /// @}
   /// Returns the steps of an allocation in shared memory, or null if this rank's plain memory serves as well.
-  [[nodiscard]] virtual std::unique_ptr<RegionAllocation> new_allocation(const calls::RankOf&) { return nullptr; }
+  [[nodiscard]] virtual std::unique_ptr<RegionAllocation> new_allocation(const RankOf&) { return nullptr; }
   /// Returns the steps that make this rank's memory shared, or null if it serves as it is.
-  [[nodiscard]] virtual std::unique_ptr<RegionAllocation> new_adoption(const calls::RankOf&, Span<std::byte>) {
+  [[nodiscard]] virtual std::unique_ptr<RegionAllocation> new_adoption(const RankOf&, Span<std::byte>) {
     return nullptr;
   }
 
@@ -95,9 +93,8 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   /// @{
   [[nodiscard]] virtual RegionToken make_common(std::size_t bytes, const ErrorContext&,
                                                 std::shared_ptr<void>& keep) = 0;
-  [[nodiscard]] virtual detail::CommonMemory<Host> open_common(const RegionToken& token, std::size_t bytes,
-                                                               const std::vector<detail::ByteRange>& own,
-                                                               const ErrorContext&) = 0;
+  [[nodiscard]] virtual CommonMemory<Host> open_common(const RegionToken& token, std::size_t bytes,
+                                                       const std::vector<ByteRange>& own, const ErrorContext&) = 0;
   /// @}
 
   /// Returns the address of this rank's memory in a form valid on all ranks.
@@ -172,10 +169,10 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
       const int other = awaited();
       return has_left(other) && !has_taken(queue, other, step) ? other : gone(look, queue, step, rank, joins);
     };
-    const auto bell = [&]() -> detail::Bell& { return control_.channel(awaited(), queue).bell; };
-    const WaitGuard waits(control_.channel(rank, queue));
-    const bool patient = queue == CallQueue::blocking && has_core_each() && !detail::ProgressThread::any_task();
-    wait(context, all, late, lost, detail::SleepOn{bell, probe_interval(), parking_, patient});
+    const auto bell = [&]() -> Bell& { return control_.channel(awaited(), queue).bell; };
+    const WaitGuard waits(control_.channel(rank, queue).waits);
+    const bool patient = queue == CallQueue::blocking && has_core_each() && !ProgressThread::any_task();
+    wait(context, all, late, lost, SleepOn{bell, probe_interval(), parking_, patient});
     return false;
   }
   /// Takes a step and waits until every rank has taken it, or the ranks for which `joins(rank)`.
@@ -194,15 +191,15 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   void ring_for_message(int rank) noexcept { control_.rank(rank).message_bell.ring(parking_); }
   /// Returns how this rank sleeps until a message is complete.
   [[nodiscard]] auto sleep_for_message(int rank) const noexcept {
-    const auto bell = [this, rank]() -> detail::Bell& { return control_.rank(rank).message_bell; };
-    return detail::SleepOn{bell, std::chrono::milliseconds(5), parking_};
+    const auto bell = [this, rank]() -> Bell& { return control_.rank(rank).message_bell; };
+    return SleepOn{bell, std::chrono::milliseconds(5), parking_};
   }
 
   /// Waits until `ready()`, which depends on rank `other`; throws if that rank fails, and `late()` at the deadline.
   template <class Ready, class Late>
   void wait(int other, const ErrorContext& context, Ready&& ready, Late&& late) {
     LivenessProbe look;
-    wait(context, ready, late, [&] { return has_left(other) || look.died(*this, other) ? other : -1; }, detail::Nap{});
+    wait(context, ready, late, [&] { return has_left(other) || look.died(*this, other) ? other : -1; }, Nap{});
   }
 
   [[nodiscard]] bool revoked() const noexcept { return control_.header().revoked.load(std::memory_order_seq_cst) == 2; }
@@ -210,8 +207,8 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   /// buffers.
   void revoke(int rank, const std::string& reason) noexcept {
     Header& header = control_.header();
-    const auto given = detail::RevocationReason::parse(reason);
-    if (given.kind == detail::RevocationReason::Kind::mismatch)
+    const auto given = RevocationReason::parse(reason);
+    if (given.kind == RevocationReason::Kind::mismatch)
       control_.rank(rank).knows_mismatch.store(1, std::memory_order_relaxed);
     std::uint32_t none_yet = 0;
     if (header.revoked.compare_exchange_strong(none_yet, 1)) {
@@ -220,7 +217,7 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
     } else if (none_yet == 1) {
       // Another rank is writing its reason, or exited while doing so. Until it is written, no rank observes the
       // revocation.
-      detail::wait_until(std::chrono::seconds(1), [&] { return revoked(); }, [] { return false; });
+      wait_until(std::chrono::seconds(1), [&] { return revoked(); }, [] { return false; });
     }
     header.revoked.store(2, std::memory_order_seq_cst);
     wake_all();
@@ -233,18 +230,18 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
         return true;
       };
       const auto died = [&] { return look.died(*this, other); };
-      if (detail::wait_until(patience(), idle, died) != detail::WaitEnd::expired) continue;
+      if (wait_until(patience(), idle, died) != WaitEnd::expired) continue;
       // A rank that was stopped just before a write to plain memory cannot be prevented from writing.
       const auto has_written = [&] { return !may_write(other, rank); };
-      if (detail::wait_until(no_timeout, has_written, died) == detail::WaitEnd::stopped) continue;
-      if (!detach_from(other)) detail::wait_until(no_timeout, idle, died);
+      if (wait_until(no_timeout, has_written, died) == WaitEnd::stopped) continue;
+      if (!detach_from(other)) wait_until(no_timeout, idle, died);
     }
   }
   [[noreturn]] void throw_revoked(const ErrorContext& context) const {
     if (const int dead = control_.header().died.load(); dead >= 0) throw_died(dead, context);
-    auto reason = detail::RevocationReason::parse(control_.header().reason);
+    auto reason = RevocationReason::parse(control_.header().reason);
     // A rank that went ahead of the others, or that has not joined the call, has not compared it.
-    if (reason.kind == detail::RevocationReason::Kind::mismatch && context.rank >= 0)
+    if (reason.kind == RevocationReason::Kind::mismatch && context.rank >= 0)
       reason.thrown = control_.rank(context.rank).knows_mismatch.exchange(1, std::memory_order_relaxed) != 0;
     reason.raise(context);
   }
@@ -262,7 +259,7 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   void leave(int rank) noexcept {
     control_.rank(rank).left.store(1, std::memory_order_seq_cst);
     for (CallSlot& channel : control_.rank(rank).channels) channel.bell.ring(parking_);
-    for (detail::Gate& gate : control_.header().gates) gate.bell.ring(parking_);
+    for (Gate& gate : control_.header().gates) gate.bell.ring(parking_);
   }
   [[nodiscard]] bool has_left(int rank) const noexcept {
     return control_.rank(rank).left.load(std::memory_order_acquire) != 0;
@@ -290,18 +287,6 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   };
 
  private:
-  /// Marks a rank as waiting for others during a scope.
-  class WaitGuard {
-   public:
-    explicit WaitGuard(CallSlot& slot) noexcept : slot_(slot) { slot.waits.store(1, std::memory_order_release); }
-    WaitGuard(const WaitGuard&) = delete;
-    WaitGuard& operator=(const WaitGuard&) = delete;
-    ~WaitGuard() { slot_.waits.store(0, std::memory_order_release); }
-
-   private:
-    CallSlot& slot_;
-  };
-
   /// Returns whether a rank writes to the plain memory of `rank`, which is this one, or is about to.
   [[nodiscard]] bool may_write(int other, int rank) const noexcept {
     for (const CallQueue queue : {CallQueue::blocking, CallQueue::started}) {
@@ -322,11 +307,11 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   [[nodiscard]] std::chrono::milliseconds probe_interval() const noexcept {
     return std::chrono::milliseconds(5) * std::max(1, size() / 16);
   }
-  [[nodiscard]] detail::Gate& gate_of(CallQueue queue) const noexcept {
+  [[nodiscard]] Gate& gate_of(CallQueue queue) const noexcept {
     return control_.header().gates[static_cast<std::size_t>(queue)];
   }
   void wake_all() noexcept {
-    for (detail::Gate& gate : control_.header().gates) gate.bell.ring(parking_);
+    for (Gate& gate : control_.header().gates) gate.bell.ring(parking_);
     for (int rank = 0; rank < size(); ++rank) {
       for (CallSlot& channel : control_.rank(rank).channels) channel.bell.ring(parking_);
       control_.rank(rank).message_bell.ring(parking_);
@@ -336,19 +321,9 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   template <class Ready, class Late, class Lost, class Sleep>
   void wait(const ErrorContext& context, Ready&& ready, Late&& late, Lost&& lost, Sleep&& sleep) {
     int who = -1;
-    detail::EarlyWarning warning(deadline_);
-    const auto stopped = [&] {
-      warning(context, late);
-      return revoked() || who >= 0 || (who = lost()) >= 0;
-    };
-    switch (detail::wait_until(deadline_, ready, stopped, sleep)) {
-      case detail::WaitEnd::ready:
-        return;
-      case detail::WaitEnd::expired:
-        throw TimeoutError(late(), context);
-      case detail::WaitEnd::stopped:
-        throw_stopped(who, context);
-    }
+    const auto stopped = [&] { return revoked() || who >= 0 || (who = lost()) >= 0; };
+    const auto wait_by_sleep = [&](auto&&... with) { return wait_until(with..., sleep); };
+    if (wait_for_ranks(deadline_, context, ready, stopped, late, wait_by_sleep)) throw_stopped(who, context);
   }
   [[nodiscard]] bool has_taken(CallQueue queue, int rank, std::uint64_t step) const noexcept {
     return this->step(queue, rank) >= step;
@@ -356,15 +331,15 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   void arrive_in_tree(CallQueue queue, int rank, std::uint64_t step, const ErrorContext& context) {
     CallSlot& mine = control_.channel(rank, queue);
     const std::uint64_t now = ++mine.climbs;
-    detail::Gate& gate = gate_of(queue);
+    Gate& gate = gate_of(queue);
     if (control_.climb(queue, rank, now)) gate.open(now, parking_);
     mine.step.store(step, std::memory_order_release);  // last: a rank that dies on its way has not arrived
     LivenessProbe look(probe_interval());
-    const WaitGuard waits(mine);
+    const WaitGuard waits(mine.waits);
     wait(
         context, [&] { return gate.is_open(now); }, [&] { return missing(queue, rank, step, AllRanks{}); },
         [&] { return gone(look, queue, step, rank, AllRanks{}); },
-        detail::SleepOn{[&]() -> detail::Bell& { return gate.bell; }, probe_interval(), parking_});
+        SleepOn{[&]() -> Bell& { return gate.bell; }, probe_interval(), parking_});
   }
   /// Returns whether each rank can have a processor, judged by the largest communicator that this process has made.
   [[nodiscard]] static bool has_core_each() noexcept {
@@ -424,7 +399,7 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
 
   SharedLayout control_;
   Timeout deadline_;
-  const detail::Parking& parking_;
+  const Parking& parking_;
 };
 
 }  // namespace distx::inline DISTX_ABI::detail::shared_memory

@@ -9,7 +9,7 @@
 #include "distx/connect/control/threads.hpp"
 #include "distx/connect/spawn.hpp"
 #include "distx/core/detail/leak.hpp"
-#include "distx/core/detail/unknown_exception.hpp"
+#include "distx/core/error.hpp"
 #include "distx/core/version.hpp"
 
 namespace distx::inline DISTX_ABI::detail {

@@ -16,7 +16,7 @@
 #include "distx/connect/file/detail/file_transport.hpp"
 #include "distx/connect/file/detail/rendezvous.hpp"
 #include "distx/connect/file/spawn_processes.hpp"
-#include "distx/core/detail/unknown_exception.hpp"
+#include "distx/core/error.hpp"
 #include "distx/core/version.hpp"
 
 namespace distx::inline DISTX_ABI {

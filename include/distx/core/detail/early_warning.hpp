@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "distx/core/deadline.hpp"
+#include "distx/core/detail/wait.hpp"
 #include "distx/core/error.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
@@ -52,5 +53,23 @@ class EarlyWarning {
   Timeout::duration patience_;
   std::optional<clock::time_point> due_{};  ///< the latest if there is nothing to write anymore
 };
+
+/// Waits until `ready()` by `wait(deadline, ready, stopped)`, by default `wait_until`; returns whether `stopped()` has
+/// ended the wait.
+/// @param overdue  returns the message of a timeout, "timed out after 5 s: rank 1 did not join"
+/// @throws TimeoutError
+template <class Ready, class Stopped, class Overdue, class Wait>
+[[nodiscard]] bool wait_for_ranks(const Timeout& deadline, const ErrorContext& context, Ready&& ready,
+                                  Stopped&& stopped, Overdue&& overdue, Wait&& wait) {
+  EarlyWarning warning(deadline);
+  const auto end = wait(deadline, ready, [&] { return warning(context, overdue), stopped(); });
+  if (end == WaitEnd::expired) throw TimeoutError(overdue(), context);
+  return end == WaitEnd::stopped;
+}
+template <class Ready, class Stopped, class Overdue>
+[[nodiscard]] bool wait_for_ranks(const Timeout& deadline, const ErrorContext& context, Ready&& ready,
+                                  Stopped&& stopped, Overdue&& overdue) {
+  return wait_for_ranks(deadline, context, ready, stopped, overdue, [](auto&&... with) { return wait_until(with...); });
+}
 
 }  // namespace distx::inline DISTX_ABI::detail

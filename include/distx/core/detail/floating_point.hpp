@@ -44,6 +44,22 @@ template <std::floating_point T>
   return (std::bit_cast<bits_of_t<T>>(value) & ~sign_bit<T>) < infinity_bits<T>;
 }
 
+/// The bits of a floating-point number of a type that is stored as it is, and computed with as another one.
+template <class Self, std::unsigned_integral Bits>
+class StoredFloat {
+ public:
+  /// Returns the number with these bits.
+  static constexpr Self from_bits(Bits bits) {
+    Self value;
+    value.bits_ = bits;
+    return value;
+  }
+  [[nodiscard]] constexpr Bits bits() const { return bits_; }
+
+ protected:
+  Bits bits_ = 0;
+};
+
 /// Returns whether the arithmetic of this thread keeps subnormal numbers. Linking with -ffast-math makes it flush them
 /// to zero, whatever the flags of this translation unit.
 [[nodiscard]] inline bool keeps_subnormals() noexcept {

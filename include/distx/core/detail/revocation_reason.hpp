@@ -7,7 +7,6 @@
 #include <string_view>
 #include <utility>
 
-#include "distx/core/detail/unknown_exception.hpp"
 #include "distx/core/error.hpp"
 
 namespace distx::inline DISTX_ABI::detail {

@@ -25,8 +25,6 @@ class WatchThread {
   /// @throws BackendError if the system cannot start a thread
   WatchThread(std::chrono::milliseconds interval, const ErrorContext& context)
       : interval_(interval), thread_(start_thread([this](const std::stop_token& stop) { run(stop); }, context)) {}
-  WatchThread(const WatchThread&) = delete;
-  WatchThread& operator=(const WatchThread&) = delete;
 
   /// Returns the thread that the process shares for a purpose, which exists while anyone holds it.
   /// @throws BackendError if the system cannot start it

@@ -9,7 +9,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "distx/core/detail/unknown_exception.hpp"
 #include "distx/core/error.hpp"
 
 namespace distx::inline DISTX_ABI::detail {

@@ -9,9 +9,7 @@ namespace distx::inline DISTX_ABI::detail {
 
 // Not the class, which needs `split` of a backend: NcclCommunicator defines `split` and `allocate` itself.
 #define DISTX_MEMBERS_OF BasicCommunicator<NcclCommunicator, nccl::detail::NcclBackend>
-DISTX_COMPILED template int DISTX_MEMBERS_OF::rank() const noexcept;
-DISTX_COMPILED template int DISTX_MEMBERS_OF::size() const noexcept;
-DISTX_COMPILED template std::string_view DISTX_MEMBERS_OF::backend() const noexcept;
+DISTX_COMPILED template const RankOf& DISTX_MEMBERS_OF::self() const noexcept;
 DISTX_COMPILED template void DISTX_MEMBERS_OF::execute(const Call<Cuda>&);
 DISTX_COMPILED template Pending<Cuda> DISTX_MEMBERS_OF::start(const Call<Cuda>&, CudaStreamRef);
 DISTX_COMPILED template bool DISTX_MEMBERS_OF::passes_operands() const noexcept;

@@ -2,6 +2,7 @@
 #pragma once
 #include <cerrno>
 #include <chrono>
+#include <concepts>
 #include <cstdio>
 #include <cstring>
 
@@ -16,7 +17,7 @@ namespace distx::inline DISTX_ABI::detail {
   constexpr const char* names[] = {"enqueued", "started", "completed"};
   return names[static_cast<std::size_t>(progress)];
 }
-/// Returns the name of a recorded op; see FlightCall.
+/// Returns the name of a recorded op; see FlightKinds.
 [[nodiscard]] inline const char* flight_op_name(std::uint8_t op) noexcept {
   constexpr const char* names[] = {"", "sum", "product", "min", "max", "average", "user"};
   return op < sizeof names / sizeof *names ? names[op] : "user";
@@ -50,19 +51,9 @@ class FlightJson {
                  ",\n\"written_ns\":" + std::to_string(epoch + flight_clock()) +
                  ",\n\"ended\":" + (dump.ended ? "true" : "false") +
                  ",\n\"error\":" + (dump.error.empty() ? "null" : json_string(dump.error)) + ",\n\"groups\":[";
-    const char* separator = "\n";
-    for (const FlightGroup& group : dump.groups) {
-      json.text_ += separator;
-      json.add(group);
-      separator = ",\n";
-    }
+    for (const FlightGroup& group : dump.groups) json.add(group);
     json.text_ += "],\n\"calls\":[";
-    separator = "\n";
-    for (const FlightEntry& entry : dump.entries) {
-      json.text_ += separator;
-      json.add(entry, group_of(dump, entry.call.group));
-      separator = ",\n";
-    }
+    for (const FlightEntry& entry : dump.entries) json.add(entry, group_of(dump, entry.call.group));
     json.text_ += "]}\n";
     return json.text_;
   }
@@ -70,6 +61,7 @@ class FlightJson {
  private:
   explicit FlightJson(std::int64_t epoch) : epoch_(epoch) {}
 
+  void begin_object() { text_ += text_.back() == '[' ? "\n{" : ",\n{"; }
   void key(const char* name) {
     text_ += text_.back() == '{' ? "\"" : ",\"";
     text_.append(name).append("\":");
@@ -79,26 +71,19 @@ class FlightJson {
     text_ += json_string(text);
   }
   void add(const char* name, const char* text) { add(name, std::string_view(text)); }
-  void add(const char* name, std::uint64_t number) {
-    key(name);
-    text_ += std::to_string(number);
-  }
-  void add(const char* name, int number) {
+  template <std::integral Number>
+  void add(const char* name, Number number) {
     key(name);
     text_ += std::to_string(number);
   }
   void add_known(const char* name, std::int64_t number) {
-    if (number < 0) return;
-    key(name);
-    text_ += std::to_string(number);
+    if (number >= 0) add(name, number);
   }
   void add_time(const char* name, std::int64_t time) {
-    if (time == 0) return;
-    key(name);
-    text_ += std::to_string(epoch_ + time);
+    if (time != 0) add(name, epoch_ + time);
   }
   void add(const FlightGroup& group) {
-    text_ += '{';
+    begin_object();
     add("name", group.name);
     add("rank", group.rank);
     add("size", group.size);
@@ -111,10 +96,10 @@ class FlightJson {
   }
   void add(const FlightEntry& entry, const FlightGroup* group) {
     const FlightCall& call = entry.call;
-    text_ += '{';
+    begin_object();
     add("group", group != nullptr ? std::string_view(group->name) : std::string_view("unknown"));
-    add("rank", static_cast<int>(call.rank));
-    add("size", static_cast<int>(call.size));
+    add("rank", call.rank);
+    add("size", call.size);
     add("queue", call.message ? "messages" : call.asynchronous ? "asynchronous" : "blocking");
     add("call", call.ordinal);
     add("operation", call.operation);
@@ -122,7 +107,7 @@ class FlightJson {
     if (call.message) {
       add_known("to", call.root);
       add_known("from", call.from);
-      add("tag", static_cast<int>(call.tag));
+      add("tag", call.tag);
     } else {
       add_known("root", call.root);
     }
@@ -134,7 +119,7 @@ class FlightJson {
     add_time("started_ns", entry.started);
     add_time("completed_ns", entry.completed);
     add("file", call.location.file_name());
-    add("line", static_cast<std::uint64_t>(call.location.line()));
+    add("line", call.location.line());
     add("function", call.location.function_name());
     add_known("step", entry.context.step);
     if (entry.context.phase[0] != '\0') add("phase", entry.context.phase);

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -9,7 +10,6 @@
 
 #include "distx/core/detail/fnv1a.hpp"
 #include "distx/core/detail/made_here.hpp"
-#include "distx/observe/detail/flight_group.hpp"
 #include "distx/observe/detail/flight_ring.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
@@ -130,9 +130,7 @@ class FlightRegistry {
 
   void note_error(int world_rank, const char* text) {
     const std::lock_guard lock(mutex_);
-    for (const auto& error : errors_)
-      if (error.first == world_rank) return;  // the first one is the cause
-    errors_.emplace_back(world_rank, text);
+    errors_.try_emplace(world_rank, text);  // the first one is the cause
   }
 
   /// Returns the records, by rank.
@@ -147,9 +145,9 @@ class FlightRegistry {
     for (const FlightGroup& group : groups_)
       if (FlightDump* const dump = dump_with(all, group)) dump->groups.push_back(group);
     for (const auto& ring : rings_) add_entries(*ring, all);
-    for (const auto& error : errors_)
+    for (const auto& [rank, error] : errors_)
       for (FlightDump& dump : all)
-        if (dump.rank == error.first) dump.error = error.second;
+        if (dump.rank == rank) dump.error = error;
     for (FlightDump& dump : all) complete_in_stream_order(dump.entries);
     return all;
   }
@@ -248,7 +246,7 @@ class FlightRegistry {
   std::vector<std::unique_ptr<FlightRing>> rings_;
   std::vector<FlightRing*> idle_;
   std::vector<FlightGroup> groups_;
-  std::vector<std::pair<int, std::string>> errors_;
+  std::map<int, std::string> errors_;  // by rank in the world
   std::string folder_;
   bool on_signal_ = false;
   std::uint64_t communicators_ = 0;

@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <source_location>
-#include <string_view>
+#include <string>
 #include <type_traits>
-#include <utility>
+#include <vector>
 
 #include "distx/core/detail/wait.hpp"
 #include "distx/core/element.hpp"
@@ -17,6 +17,28 @@
 // read-modify-write operation; any thread may read. The words of a record are stored with release semantics, after its
 // number was set to zero, and read with acquire semantics: a record whose number has changed meanwhile is discarded.
 namespace distx::inline DISTX_ABI::detail {
+
+/// Whether calls are recorded.
+inline constinit std::atomic<bool> flight_enabled{true};
+
+/// A communicator of one rank, as dumps describe it.
+struct FlightGroup {
+  std::uint64_t id = 0;  ///< hash of the name
+  /// Equal on all ranks of the group: "0", or "0/2.1" for color 1 of the second split of group 0.
+  std::string name{};
+  std::string backend{};
+  int rank = 0;
+  int size = 0;
+  int world_rank = 0;
+  int world_size = 0;
+  std::vector<int> members{};  ///< the ranks in the world, by rank in the group; empty if unknown
+
+  /// Sets the members of a group that has the ranks of the world.
+  void join_world() {
+    if (!members.empty() || rank != world_rank || size != world_size) return;
+    for (int one = 0; one < size; ++one) members.push_back(one);
+  }
+};
 
 /// The progress of a recorded call.
 enum class FlightProgress : std::uint8_t { enqueued, started, completed };
@@ -33,8 +55,19 @@ struct FlightContext {
 using LabelObserver = void(const FlightContext*) noexcept;
 inline constinit std::atomic<LabelObserver*> label_observer{nullptr};
 
+/// The properties of a recorded call that are not numbers.
+struct FlightKinds {
+  ElementType type = ElementType::bytes;
+  std::uint8_t op = 0;  ///< 1 + OpKind, 0 if the call does not reduce
+  bool asynchronous = false;
+  bool message = false;
+  bool uneven = false;          ///< the blocks differ in size
+  bool stream_ordered = false;  ///< the host may never observe its completion
+  bool labelled = false;        ///< a FlightContext belongs to it
+};
+
 /// A call as it is recorded. The texts are string literals, or as long-lived as literals.
-struct FlightCall {
+struct FlightCall : FlightKinds {
   const char* operation = nullptr;
   std::source_location location{};
   std::uint64_t send_count = 0;
@@ -46,32 +79,14 @@ struct FlightCall {
   std::int32_t root = -1;  ///< or the peer to which a message is sent
   std::int32_t from = -1;  ///< the peer from which a message is received
   std::int32_t tag = 0;
-  ElementType type = ElementType::bytes;
-  std::uint8_t op = 0;  ///< 1 + OpKind, 0 if the call does not reduce
-  bool asynchronous = false;
-  bool message = false;
-  bool uneven = false;          ///< the blocks differ in size
-  bool stream_ordered = false;  ///< the host may never observe its completion
-  bool labelled = false;        ///< a FlightContext belongs to it
-  std::uint64_t ordinal = 0;    ///< from 1: of the call among those of its group and queue
-  std::uint64_t in_group = 0;   ///< from 1: of the collective among those of its group
+  std::uint64_t ordinal = 0;   ///< from 1: of the call among those of its group and queue
+  std::uint64_t in_group = 0;  ///< from 1: of the collective among those of its group
 };
 
 /// A call as words that one thread stores and any thread reads. Each is stored as soon as its parts are known: all at
 /// once they exceed the registers, and a record takes twice the time through memory.
 class FlightWords {
  public:
-  /// The properties of a call that are not numbers.
-  struct Kinds {
-    ElementType type = ElementType::bytes;
-    std::uint8_t op = 0;
-    bool asynchronous = false;
-    bool message = false;
-    bool uneven = false;
-    bool stream_ordered = false;
-    bool labelled = false;
-  };
-
   void set_caller(const char* operation, const std::source_location& location) noexcept {
     store(0, reinterpret_cast<std::uintptr_t>(operation));
     store(1, std::bit_cast<std::uint64_t>(location));
@@ -86,7 +101,7 @@ class FlightWords {
   }
   void set_tag(int world_rank, int tag) noexcept { store(6, pair(world_rank, tag)); }
   void set_peers(int root, int from) noexcept { store(7, pair(root, from)); }
-  void set_kinds(const Kinds& kinds) noexcept {
+  void set_kinds(const FlightKinds& kinds) noexcept {
     const std::uint64_t flags =
         static_cast<std::uint64_t>(kinds.asynchronous) | static_cast<std::uint64_t>(kinds.message) << 1 |
         static_cast<std::uint64_t>(kinds.uneven) << 2 | static_cast<std::uint64_t>(kinds.stream_ordered) << 3 |

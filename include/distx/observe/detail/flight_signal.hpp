@@ -3,7 +3,7 @@
 #include <csignal>
 
 #include "distx/core/detail/start_thread.hpp"
-#include "distx/core/detail/unknown_exception.hpp"
+#include "distx/core/error.hpp"
 #include "distx/observe/detail/flight_files.hpp"
 
 namespace distx::inline DISTX_ABI::detail {

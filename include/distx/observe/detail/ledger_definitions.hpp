@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/core/version.hpp"
 #include "distx/observe/ledger.hpp"
 
 namespace distx::inline DISTX_ABI::observe {

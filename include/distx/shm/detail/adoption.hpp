@@ -43,10 +43,8 @@ inline std::string objection_to(std::uintptr_t begin, std::uintptr_t end) {
 /// called.
 class SegmentAdoption final : public Allocation {
  public:
-  SegmentAdoption(std::shared_ptr<SegmentRegion> region, const calls::RankOf& self, Span<std::byte> memory)
+  SegmentAdoption(std::shared_ptr<SegmentRegion> region, const RankOf& self, Span<std::byte> memory)
       : Allocation(std::move(region), self, "adopt", 0), memory_(memory) {}
-  SegmentAdoption(const SegmentAdoption&) = delete;
-  SegmentAdoption& operator=(const SegmentAdoption&) = delete;
   ~SegmentAdoption() override {
     if (replaced_) static_cast<void>(make_private(memory_.data(), memory_.size()));
   }
@@ -69,7 +67,7 @@ class SegmentAdoption final : public Allocation {
     if (const std::string objection = objection_to(begin, begin + mine.count); !objection.empty())
       throw InvalidArgument("the memory cannot be adopted: " + objection, context());
   }
-  void open(const shared_memory::RegionToken& token) override {
+  void open(const RegionToken& token) override {
     segment_ = SharedSegment::find(name_of(token));
     auto mapping = segment_->map_again(offset(), bytes_);
     auto* const shared = static_cast<std::byte*>(mapping.native_handle().address);
@@ -92,8 +90,7 @@ class SegmentAdoption final : public Allocation {
   bool replaced_ = false;
 };
 
-inline std::unique_ptr<shared_memory::RegionAllocation> SegmentRegion::new_adoption(const calls::RankOf& self,
-                                                                                    Span<std::byte> memory) {
+inline std::unique_ptr<RegionAllocation> SegmentRegion::new_adoption(const RankOf& self, Span<std::byte> memory) {
   return std::make_unique<SegmentAdoption>(std::static_pointer_cast<SegmentRegion>(shared_from_this()), self, memory);
 }
 

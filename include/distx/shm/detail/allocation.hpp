@@ -6,9 +6,9 @@
 namespace distx::inline DISTX_ABI::detail::shm {
 
 /// An allocation in a segment that every rank maps, with one part per rank.
-class Allocation : public shared_memory::RegionAllocation {
+class Allocation : public RegionAllocation {
  public:
-  Allocation(std::shared_ptr<SegmentRegion> region, const calls::RankOf& self)
+  Allocation(std::shared_ptr<SegmentRegion> region, const RankOf& self)
       : Allocation(std::move(region), self, "allocate", shift) {}
 
   void check(const Request& mine, const std::vector<Request>& all) override {
@@ -26,14 +26,14 @@ class Allocation : public shared_memory::RegionAllocation {
     bytes_ = mine.count * mine.element_bytes;
     stride_ = (bytes_ + page_bytes - 1) / page_bytes * page_bytes + gap_;
   }
-  [[nodiscard]] shared_memory::RegionToken make() override {
+  [[nodiscard]] RegionToken make() override {
     if (self_.rank != 0) return {};
     made_ = SharedSegment::make(page_bytes + stride_ * static_cast<std::size_t>(self_.size));
     auto* const head = new (made_.segment->data()) SharedTable::Head;
     head->users.store(static_cast<std::uint32_t>(self_.size), std::memory_order_release);
     return token_of(made_.name);
   }
-  void open(const shared_memory::RegionToken& token) override {
+  void open(const RegionToken& token) override {
     segment_ = SharedSegment::find(name_of(token));
     own_ = segment_->data() + offset();
     SharedSegment::populate(own_, bytes_, context());
@@ -41,8 +41,7 @@ class Allocation : public shared_memory::RegionAllocation {
   [[nodiscard]] std::shared_ptr<void> owner() override { return owner(false); }
 
  protected:
-  Allocation(std::shared_ptr<SegmentRegion> region, const calls::RankOf& self, std::string_view operation,
-             std::size_t gap)
+  Allocation(std::shared_ptr<SegmentRegion> region, const RankOf& self, std::string_view operation, std::size_t gap)
       : region_(std::move(region)), self_(self), operation_(operation), gap_(gap) {}
 
   [[nodiscard]] ErrorContext context() const noexcept { return self_.context(operation_); }
@@ -56,7 +55,7 @@ class Allocation : public shared_memory::RegionAllocation {
   }
 
   std::shared_ptr<SegmentRegion> region_;
-  calls::RankOf self_;
+  RankOf self_;
   std::string_view operation_;
   std::size_t bytes_ = 0;
   std::shared_ptr<SharedSegment> segment_;
@@ -76,12 +75,12 @@ class Allocation : public shared_memory::RegionAllocation {
   SharedSegment::Made made_;
 };
 
-inline std::unique_ptr<shared_memory::RegionAllocation> SegmentRegion::new_allocation(const calls::RankOf& self) {
+inline std::unique_ptr<RegionAllocation> SegmentRegion::new_allocation(const RankOf& self) {
   return std::make_unique<Allocation>(std::static_pointer_cast<SegmentRegion>(shared_from_this()), self);
 }
 
-inline shared_memory::RegionToken SegmentRegion::make_common(std::size_t bytes, const ErrorContext& context,
-                                                             std::shared_ptr<void>& keep) {
+inline RegionToken SegmentRegion::make_common(std::size_t bytes, const ErrorContext& context,
+                                              std::shared_ptr<void>& keep) {
   if (const std::uint64_t available = available_bytes(); bytes > available)
     throw MemoryError("cannot allocate " + std::to_string(bytes) + " bytes of shared memory: the system has " +
                           std::to_string(available) + " bytes available",
@@ -91,7 +90,7 @@ inline shared_memory::RegionToken SegmentRegion::make_common(std::size_t bytes, 
   return token_of(made->name);
 }
 
-inline CommonMemory<Host> SegmentRegion::open_common(const shared_memory::RegionToken& token, std::size_t bytes,
+inline CommonMemory<Host> SegmentRegion::open_common(const RegionToken& token, std::size_t bytes,
                                                      const std::vector<ByteRange>& own, const ErrorContext& context) {
   const auto segment = SharedSegment::find(name_of(token));
   const auto mapping = std::make_shared<Mapping>(segment->map_for(own, context));

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/comm/shared_memory/backend.hpp"
-#include "distx/core/version.hpp"
 #include "distx/shm/communicator.hpp"
 #include "distx/shm/detail/adoption.hpp"
 

@@ -11,7 +11,7 @@ struct CellData {
   enum class DataPlace : std::uint32_t { in_cell, in_buffer, in_shared_memory, in_process };
   DataPlace place = DataPlace::in_cell;
   SegmentName buffer;
-  shared_memory::SharedAddress shared;
+  SharedAddress shared;
   std::byte* address = nullptr;  ///< in the process of the first side
 
   /// Returns whether the second side copies to or from the memory of the first, which need not copy.
@@ -34,7 +34,7 @@ struct Cell {
   std::int32_t from = 0;
   std::int32_t tag = 0;
   std::uint64_t order = 0;
-  detail::MessageHeader header, other;  // of the first side; of the second, if they do not match
+  MessageHeader header, other;  // of the first side; of the second, if they do not match
   CellData data;
   alignas(alignment_bytes) std::byte small[small_bytes];
 };
@@ -58,7 +58,7 @@ struct SegmentMailbox {
   }
 
   /// Returns the oldest message that matches `mine`, or null. @pre the lock is held
-  Cell* counterpart(const shared_memory::MessageRequest& mine) noexcept {
+  Cell* counterpart(const MessageRequest& mine) noexcept {
     return oldest(mine.sends ? Cell::receive_waits : Cell::send_waits, mine.from, mine.tag);
   }
   /// Returns the oldest message in that state, or null. @pre the lock is held
@@ -81,7 +81,7 @@ struct SegmentMailbox {
                   std::memory_order_release);
   }
   /// Returns a cell for the first side of a message, or null if all are in use. @pre the lock is held
-  Cell* take(const shared_memory::MessageRequest& mine, const CellData& data) noexcept {
+  Cell* take(const MessageRequest& mine, const CellData& data) noexcept {
     std::uint32_t i = 0;
     while (i < in_use && cell(i).state.load(std::memory_order_acquire) != Cell::free) ++i;
     if (i == capacity) return nullptr;
@@ -103,15 +103,15 @@ struct SegmentMailbox {
 /// Holds a mailbox's lock, always briefly; not held if the rank that held it has died.
 class MailboxLock {
  public:
-  MailboxLock(shared_memory::SharedRegion& region, SegmentMailbox& box, int rank) noexcept : box_(box) {
-    shared_memory::SharedRegion::LivenessProbe look;
+  MailboxLock(SharedRegion& region, SegmentMailbox& box, int rank) noexcept : box_(box) {
+    SharedRegion::LivenessProbe look;
     const auto take = [&] {
       holder_ = 0;
       return box.holder.compare_exchange_strong(holder_, static_cast<std::uint32_t>(rank) + 1,
                                                 std::memory_order_acquire);
     };
     const auto dead = [&] { return holder_ != 0 && look.died(region, static_cast<int>(holder_) - 1); };
-    held_ = detail::wait_until(no_timeout, take, dead) == detail::WaitEnd::ready;
+    held_ = wait_until(no_timeout, take, dead) == WaitEnd::ready;
   }
   /// Takes the lock if it is free: for polls, which must return soon.
   MailboxLock(SegmentMailbox& box, int rank, std::try_to_lock_t) noexcept

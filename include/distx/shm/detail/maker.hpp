@@ -4,9 +4,7 @@
 #include "distx/comm/detail/communicator_makers.hpp"
 #include "distx/shm/communicator.hpp"
 
-namespace distx::inline DISTX_ABI {
-
-namespace detail::shm {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Makes shared-memory communicators for `best_communicator()` once this header is included.
 struct ShmMaker {
@@ -16,12 +14,6 @@ struct ShmMaker {
   }
 };
 
-}  // namespace detail::shm
+ShmMaker maker_for(SharedMemoryTag);
 
-namespace detail {
-
-shm::ShmMaker maker_for(SharedMemoryTag);
-
-}  // namespace detail
-
-}  // namespace distx::inline DISTX_ABI
+}  // namespace distx::inline DISTX_ABI::detail

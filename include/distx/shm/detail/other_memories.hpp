@@ -10,11 +10,13 @@
 
 namespace distx::inline DISTX_ABI::detail::shm {
 
+using namespace shared_memory;
+
 /// One rank's access to the memory of the other ranks' processes that is not shared, in one copy, if the system permits
 /// it. Copies return false, with errno, if they fail.
 class OtherMemories {
  public:
-  OtherMemories(const shared_memory::SharedLayout& control, int rank)
+  OtherMemories(const SharedLayout& control, int rank)
       : control_(control), rank_(rank), written_{Marks(writers()), Marks(writers())} {}
 
   /// Returns whether this rank can access the memory of every other one, as far as it has tried.
@@ -27,12 +29,11 @@ class OtherMemories {
   }
   /// Publishes whether this rank can access the memory of another rank's process, and returns it.
   bool try_reach(int other) noexcept {
-    shared_memory::Reach& reach = control_.reach(rank_, other);
-    if (reach.load(std::memory_order_relaxed) == shared_memory::Access::unknown)
-      reach.store(reaches(other) && other_process::permits_writes(of(other).process) ? shared_memory::Access::granted
-                                                                                     : shared_memory::Access::denied,
+    Reach& reach = control_.reach(rank_, other);
+    if (reach.load(std::memory_order_relaxed) == Access::unknown)
+      reach.store(reaches(other) && other_process::permits_writes(of(other).process) ? Access::granted : Access::denied,
                   std::memory_order_relaxed);
-    return reach.load(std::memory_order_relaxed) == shared_memory::Access::granted;
+    return reach.load(std::memory_order_relaxed) == Access::granted;
   }
 
   /// Copies from another rank. If another process has the number of one that has died, it copies from that one; the
@@ -49,20 +50,20 @@ class OtherMemories {
     return reaches(other) && other_process::write(of(other).process, to, from, bytes);
   }
   /// The same, and marks in that rank's process that this rank has completed it in `call`. @pre a WriteGuard exists
-  [[nodiscard]] bool write(int other, shared_memory::CallQueue queue, std::byte* to, const std::byte* from,
-                           std::size_t bytes, std::uint64_t call) const noexcept {
+  [[nodiscard]] bool write(int other, CallQueue queue, std::byte* to, const std::byte* from, std::size_t bytes,
+                           std::uint64_t call) const noexcept {
     std::atomic<std::uint64_t>* const mark = of(other).written[static_cast<std::size_t>(queue)] + rank_;
     return reaches(other) && other_process::write_marked(of(other).process, to, from, bytes, mark, call);
   }
   /// Returns where other ranks mark their writes to memory of this one.
-  [[nodiscard]] std::atomic<std::uint64_t>* written(shared_memory::CallQueue queue) noexcept {
+  [[nodiscard]] std::atomic<std::uint64_t>* written(CallQueue queue) noexcept {
     return written_[static_cast<std::size_t>(queue)].data();
   }
 
   /// Announces to rank `to` that this rank writes to its memory, for the duration of a scope.
   class WriteGuard {
    public:
-    WriteGuard(shared_memory::CallSlot& slot, int to, std::uint64_t call) noexcept : slot_(slot) {
+    WriteGuard(CallSlot& slot, int to, std::uint64_t call) noexcept : slot_(slot) {
       slot.write.store(call, std::memory_order_relaxed);
       slot.writes_to.store(to, std::memory_order_seq_cst);
     }
@@ -71,7 +72,7 @@ class OtherMemories {
     ~WriteGuard() { slot_.writes_to.store(-1, std::memory_order_seq_cst); }
 
    private:
-    shared_memory::CallSlot& slot_;
+    CallSlot& slot_;
   };
 
  private:
@@ -83,14 +84,14 @@ class OtherMemories {
   [[nodiscard]] std::size_t writers() const noexcept {
     return control_.size() <= most_read ? static_cast<std::size_t>(control_.size()) : 0;
   }
-  [[nodiscard]] const shared_memory::RankBlock& of(int rank) const noexcept { return control_.rank(rank); }
+  [[nodiscard]] const RankBlock& of(int rank) const noexcept { return control_.rank(rank); }
   /// Returns whether this rank can access the memory of another rank's process, and it is that process: another one may
   /// have its number by now.
   [[nodiscard]] bool reaches(int other) const noexcept {
     return other_process::read_if(of(other).process, of(other).probe, of(other).process_began, nullptr, nullptr, 0);
   }
 
-  const shared_memory::SharedLayout& control_;
+  const SharedLayout& control_;
   int rank_;
   bool has_tried_ = false, reads_all_ = false;
   std::array<Marks, 2> written_;  // by queue and rank

@@ -10,9 +10,7 @@
 #include "distx/core/version.hpp"
 
 // Copies between this process and another one, in one step; the system permits that to processes that may trace it.
-namespace distx::inline DISTX_ABI::detail::shm {
-
-namespace other_process {
+namespace distx::inline DISTX_ABI::detail::shm::other_process {
 
 template <class Move>
 bool in_steps(std::byte* here, std::byte* there, std::size_t bytes, Move&& move) noexcept {
@@ -75,6 +73,4 @@ inline bool write_marked(std::int64_t process, std::byte* to, const std::byte* f
   }
 }
 
-}  // namespace other_process
-
-}  // namespace distx::inline DISTX_ABI::detail::shm
+}  // namespace distx::inline DISTX_ABI::detail::shm::other_process

@@ -15,6 +15,7 @@
 
 namespace distx::inline DISTX_ABI::detail::shm {
 
+using namespace shared_memory;
 using posix::Descriptor;
 using posix::Mapped;
 using posix::Mapping;
@@ -40,11 +41,11 @@ struct SegmentName {
 
 /// @name Conversion between a segment's name and a region's token
 /// @{
-[[nodiscard]] inline shared_memory::RegionToken token_of(const SegmentName& name) noexcept {
+[[nodiscard]] inline RegionToken token_of(const SegmentName& name) noexcept {
   return {{static_cast<std::uint64_t>(name.process), static_cast<std::uint64_t>(name.file) + 1, name.device, name.inode,
            name.bytes, name.host}};
 }
-[[nodiscard]] inline SegmentName name_of(const shared_memory::RegionToken& token) noexcept {
+[[nodiscard]] inline SegmentName name_of(const RegionToken& token) noexcept {
   return {static_cast<std::int64_t>(token.words[0]),
           static_cast<std::int32_t>(token.words[1]) - 1,
           token.words[2],
@@ -96,8 +97,6 @@ class SharedSegment {
   /// @throws MemoryError
   [[nodiscard]] static std::shared_ptr<SharedSegment> find(const SegmentName& name);
 
-  SharedSegment(const SharedSegment&) = delete;
-  SharedSegment& operator=(const SharedSegment&) = delete;
   ~SharedSegment() {
     Known& known = known_segments();
     const std::lock_guard lock(known.mutex);

@@ -8,49 +8,47 @@
 namespace distx::inline DISTX_ABI::detail::shm {
 
 /// A region of ranks that share segments: each rank has one object, on a control segment that all ranks map.
-class SegmentRegion final : public shared_memory::SharedRegion {
+class SegmentRegion final : public SharedRegion {
  public:
-  static shared_memory::Extent extent_for(int size) noexcept {
+  static Extent extent_for(int size) noexcept {
     const auto ranks = static_cast<std::size_t>(size);
     return {.inline_bytes = inline_bytes,
             .staging_bytes = std::max(least_staging_bytes, ranks * alignment_bytes),
-            .mailbox_bytes = detail::round_up_to_lines(sizeof(SegmentMailbox)),
+            .mailbox_bytes = round_up_to_lines(sizeof(SegmentMailbox)),
             .pair_bytes = size <= most_with_slots ? sizeof(Slots) : 0};
   }
-  [[nodiscard]] static shared_memory::RegionToken make(int size, const Timeout&, std::shared_ptr<void>& keep) {
+  [[nodiscard]] static RegionToken make(int size, const Timeout&, std::shared_ptr<void>& keep) {
     auto made = std::make_shared<SharedSegment::Made>(make_control(size));
     keep = made;
     return token_of(made->name);
   }
-  [[nodiscard]] static std::shared_ptr<shared_memory::SharedRegion> open(const shared_memory::RegionToken& token,
-                                                                         int rank, int size, const Timeout& deadline) {
+  [[nodiscard]] static std::shared_ptr<SharedRegion> open(const RegionToken& token, int rank, int size,
+                                                          const Timeout& deadline) {
     return std::make_shared<SegmentRegion>(SharedSegment::find(name_of(token)), rank, size, deadline);
   }
-  [[nodiscard]] shared_memory::RegionToken make_sibling(int size, std::shared_ptr<void>& keep) override {
+  [[nodiscard]] RegionToken make_sibling(int size, std::shared_ptr<void>& keep) override {
     return make(size, deadline(), keep);
   }
-  [[nodiscard]] std::shared_ptr<shared_memory::SharedRegion> open_sibling(const shared_memory::RegionToken& token,
-                                                                          int rank, int size) override {
+  [[nodiscard]] std::shared_ptr<SharedRegion> open_sibling(const RegionToken& token, int rank, int size) override {
     return open(token, rank, size, deadline());
   }
-  [[nodiscard]] std::unique_ptr<shared_memory::RegionAllocation> new_allocation(const calls::RankOf& self) override;
-  [[nodiscard]] std::unique_ptr<shared_memory::RegionAllocation> new_adoption(const calls::RankOf& self,
-                                                                              Span<std::byte> memory) override;
-  [[nodiscard]] shared_memory::RegionToken make_common(std::size_t bytes, const ErrorContext& context,
-                                                       std::shared_ptr<void>& keep) override;
-  [[nodiscard]] CommonMemory<Host> open_common(const shared_memory::RegionToken& token, std::size_t bytes,
+  [[nodiscard]] std::unique_ptr<RegionAllocation> new_allocation(const RankOf& self) override;
+  [[nodiscard]] std::unique_ptr<RegionAllocation> new_adoption(const RankOf& self, Span<std::byte> memory) override;
+  [[nodiscard]] RegionToken make_common(std::size_t bytes, const ErrorContext& context,
+                                        std::shared_ptr<void>& keep) override;
+  [[nodiscard]] CommonMemory<Host> open_common(const RegionToken& token, std::size_t bytes,
                                                const std::vector<ByteRange>& own, const ErrorContext& context) override;
 
   /// Returns a control segment that other ranks can find.
   static SharedSegment::Made make_control(int size) {
-    const shared_memory::Extent extent = extent_for(size);
-    SharedSegment::Made made = SharedSegment::make(shared_memory::SharedLayout::bytes_for(size, extent));
-    shared_memory::SharedLayout control(made.segment->data(), size, extent);
+    const Extent extent = extent_for(size);
+    SharedSegment::Made made = SharedSegment::make(SharedLayout::bytes_for(size, extent));
+    SharedLayout control(made.segment->data(), size, extent);
     control.construct();
     for (int rank = 0; rank < size; ++rank) {
       new (control.mailbox(rank)) SegmentMailbox;
       for (int other = 0; other < size; ++other) {
-        new (&control.reach(rank, other)) shared_memory::Reach(Access::unknown);
+        new (&control.reach(rank, other)) Reach(Access::unknown);
         if (extent.pair_bytes != 0) new (control.pair(rank, other)) Slots;
       }
     }
@@ -62,18 +60,18 @@ class SegmentRegion final : public shared_memory::SharedRegion {
         segment_(std::move(control)),
         rank_(rank),
         others_(static_cast<std::size_t>(size)) {
-    shared_memory::RankBlock& mine = this->control().rank(rank);
+    RankBlock& mine = this->control().rank(rank);
     mine.process = process_;
     mine.process_began = process_began_;
     mine.probe = &process_began_;
-    for (const auto queue : {shared_memory::CallQueue::blocking, shared_memory::CallQueue::started})
+    for (const auto queue : {CallQueue::blocking, CallQueue::started})
       mine.written[static_cast<std::size_t>(queue)] = memories_.written(queue);
   }
 
-  [[nodiscard]] shared_memory::SharedAddress address_of(const void* memory, std::size_t bytes) noexcept override {
+  [[nodiscard]] SharedAddress address_of(const void* memory, std::size_t bytes) noexcept override {
     return shared.address_of(memory, bytes);
   }
-  [[nodiscard]] std::byte* at(const shared_memory::SharedAddress& place) noexcept override { return shared.at(place); }
+  [[nodiscard]] std::byte* at(const SharedAddress& place) noexcept override { return shared.at(place); }
   [[nodiscard]] bool reads_all() const noexcept override { return memories_.reads_all(); }
   void try_reading_all() noexcept override { memories_.try_reading_all(); }
   void read(int rank, std::byte* to, const std::byte* address, std::size_t bytes,
@@ -81,7 +79,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     if (is_in_process(rank)) return copy(to, address, bytes);
     if (!memories_.read(rank, to, address, bytes)) throw_unreached("read", rank, context);
   }
-  void write(int rank, shared_memory::CallQueue queue, std::uint64_t call, std::byte* address, const std::byte* from,
+  void write(int rank, CallQueue queue, std::uint64_t call, std::byte* address, const std::byte* from,
              std::size_t bytes, const ErrorContext& context) override {
     if (is_in_process(rank)) return copy(address, from, bytes);
     const OtherMemories::WriteGuard guard(control().channel(rank_, queue), rank, call);
@@ -89,14 +87,14 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     if (!memories_.write(rank, queue, address, from, bytes, call)) throw_unreached("copy to", rank, context);
   }
   [[nodiscard]] bool died(int rank) noexcept override {
-    const shared_memory::RankBlock& other = control().rank(rank);
+    const RankBlock& other = control().rank(rank);
     return other.process != process_ && posix::has_ended(other.process, other.process_began);
   }
   [[nodiscard]] bool detach_from(int rank) noexcept override { return !is_in_process(rank) && shared.detach(); }
   /// Returns whether a rank is in this process.
   [[nodiscard]] bool is_in_process(int rank) const noexcept { return control().rank(rank).process == process_; }
 
-  void post(const std::shared_ptr<shared_memory::MessageRequest>& mine, const ErrorContext& context) override {
+  void post(const std::shared_ptr<MessageRequest>& mine, const ErrorContext& context) override {
     if (mine->sends ? fill_slot(*mine) : take_slot(*mine)) return;
     SegmentMailbox& box = mailbox(*mine);
     Slots& slots = slots_of(*mine);
@@ -154,7 +152,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     cell->shown.store(1, std::memory_order_release);
   }
 
-  [[nodiscard]] bool advance(shared_memory::MessageRequest& mine) noexcept override {
+  [[nodiscard]] bool advance(MessageRequest& mine) noexcept override {
     if (mine.done()) return true;
     if (mine.queued == Queued::no) return false;
     Slots& slots = slots_of(mine);
@@ -183,7 +181,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     return true;
   }
 
-  [[nodiscard]] bool complete_locally(shared_memory::MessageRequest& mine) noexcept override {
+  [[nodiscard]] bool complete_locally(MessageRequest& mine) noexcept override {
     if (mine.queued != Queued::in_slot) return false;
     // An older receive of the other rank, posted before its exchange, has either taken the message, as that rank then
     // has said in its own, or is counted in `awaited`. One that it has matched since it sent its own gets the message
@@ -195,7 +193,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     return true;
   }
 
-  bool withdraw(shared_memory::MessageRequest& mine) noexcept override {
+  bool withdraw(MessageRequest& mine) noexcept override {
     if (mine.done()) return false;
     if (mine.queued == Queued::in_slot) {
       if (!slots_of(mine).slots[mine.cell].leave({mine.slot_word}, SlotWord::free)) return false;
@@ -229,16 +227,15 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     std::uint32_t in_flight = 0;  ///< to it
     SlotRecord slots;
   };
-  using Access = shared_memory::Access;
-  using Queued = shared_memory::MessageRequest::Queued;
+  using Queued = MessageRequest::Queued;
 
-  SegmentMailbox& mailbox(const shared_memory::MessageRequest& e) const noexcept {
+  SegmentMailbox& mailbox(const MessageRequest& e) const noexcept {
     return *std::launder(reinterpret_cast<SegmentMailbox*>(control().mailbox(e.to)));
   }
   static void copy(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
     if (bytes != 0) std::memmove(to, from, bytes);
   }
-  void give_back(shared_memory::MessageRequest& mine, Cell& cell) noexcept {
+  void give_back(MessageRequest& mine, Cell& cell) noexcept {
     if (mine.sends) --others_[static_cast<std::size_t>(mine.to)].in_flight;
     mine.buffer = nullptr;
     mine.queued = Queued::no;
@@ -247,13 +244,13 @@ class SegmentRegion final : public shared_memory::SharedRegion {
 
   /// @name Messages in the slots of a pair of ranks
   /// @{
-  Slots& slots_of(const shared_memory::MessageRequest& e) noexcept {
+  Slots& slots_of(const MessageRequest& e) noexcept {
     if (!has_slots_) return no_slots_;
     return *std::launder(reinterpret_cast<Slots*>(control().pair(e.from, e.to)));
   }
   SlotRecord& slots_with(int other) noexcept { return others_[static_cast<std::size_t>(other)].slots; }
   /// Stores a message; returns false if it must be matched in order with others.
-  [[nodiscard]] bool fill_slot(shared_memory::MessageRequest& mine) noexcept {
+  [[nodiscard]] bool fill_slot(MessageRequest& mine) noexcept {
     Other& other = others_[static_cast<std::size_t>(mine.to)];
     if (!has_slots_ || mine.bytes > Slot::most_bytes || mine.to == mine.from || other.in_flight != 0) return false;
     if (mailbox(mine).awaited.load(std::memory_order_acquire) != 0) return false;
@@ -271,11 +268,11 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     return true;
   }
   /// Receives the message in a slot, if this rank awaits no older one.
-  [[nodiscard]] bool take_slot(shared_memory::MessageRequest& mine) noexcept {
+  [[nodiscard]] bool take_slot(MessageRequest& mine) noexcept {
     if (mine.bytes > Slot::most_bytes || mailbox(mine).awaited.load(std::memory_order_acquire) != 0) return false;
     Slots& slots = slots_of(mine);
     const Slot& next = slots.slots[slots_with(mine.from).expected()];
-    const int polls = mine.blocking ? detail::backoff.spins() : 0;
+    const int polls = mine.blocking ? backoff.spins() : 0;
     for (int poll = 0; poll < polls && next.word().state() != SlotWord::full;) ++poll;
     next.fetch(mine.bytes);
     const Slots::FoundSlot taken = slots.take(mine.tag);
@@ -283,7 +280,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     return static_cast<bool>(taken);
   }
   /// @pre this rank has taken the message
-  void receive_slot(shared_memory::MessageRequest& mine, const Slots::FoundSlot& taken) noexcept {
+  void receive_slot(MessageRequest& mine, const Slots::FoundSlot& taken) noexcept {
     Slot& slot = *taken.slot;
     mine.mismatch = slot.header != mine.header;
     if (mine.mismatch) {
@@ -300,7 +297,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   }
   /// Moves each message in a slot to the cell of the oldest receive that awaits it, if there is one: the two were
   /// posted at the same time. Called by either rank. @pre the lock is held
-  void pass_on(SegmentMailbox& box, Slots& slots, const shared_memory::MessageRequest& pair) noexcept {
+  void pass_on(SegmentMailbox& box, Slots& slots, const MessageRequest& pair) noexcept {
     const auto awaiting = [&](SlotWord word) { return box.oldest(Cell::receive_waits, pair.from, word.tag()); };
     while (const Slots::FoundSlot found = slots.oldest(
                [&](SlotWord word) { return word.state() == SlotWord::full && awaiting(word) != nullptr; })) {
@@ -325,7 +322,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
       ring_for_message(pair.to);
     }
   }
-  [[nodiscard]] bool advance_slot(shared_memory::MessageRequest& mine, Slots& slots) noexcept {
+  [[nodiscard]] bool advance_slot(MessageRequest& mine, Slots& slots) noexcept {
     // A receive that was posted at the same time waits in a cell; its rank may be doing something else.
     SegmentMailbox& box = mailbox(mine);
     Slot& slot = slots.slots[mine.cell];
@@ -343,7 +340,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     return true;
   }
   /// @param settled  whether the other rank needs the message no more
-  void leave_slot(shared_memory::MessageRequest& mine, bool settled) noexcept {
+  void leave_slot(MessageRequest& mine, bool settled) noexcept {
     Other& other = others_[static_cast<std::size_t>(mine.to)];
     if (settled) other.slots.close(mine.cell);
     mine.queued = Queued::no;
@@ -353,16 +350,16 @@ class SegmentRegion final : public shared_memory::SharedRegion {
 
   /// Polls for the sender of a large message for a moment, before the receive is posted: then this rank copies it. In
   /// an exchange each rank thus copies what it receives; of a receive that is found posted, the sender would.
-  void look_for_sender(const shared_memory::MessageRequest& mine, SegmentMailbox& box) noexcept {
+  void look_for_sender(const MessageRequest& mine, SegmentMailbox& box) noexcept {
     const auto is_there = [&] {
       const MailboxLock lock(box, rank_, std::try_to_lock);
       return lock.held() && box.counterpart(mine) != nullptr;
     };
-    (void)detail::wait_until(std::chrono::milliseconds(1), is_there, [this] { return revoked(); });
+    (void)wait_until(std::chrono::milliseconds(1), is_there, [this] { return revoked(); });
   }
 
   void advance_all() noexcept {
-    std::erase_if(in_cells_, [this](const std::weak_ptr<shared_memory::MessageRequest>& weak) {
+    std::erase_if(in_cells_, [this](const std::weak_ptr<MessageRequest>& weak) {
       const auto envelope = weak.lock();
       if (envelope == nullptr) return true;
       envelope->listed = envelope->queued != Queued::no && !advance(*envelope);
@@ -371,7 +368,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   }
 
   /// Returns where the first side of a message has its data; for a buffer, the buffer is still to be made.
-  [[nodiscard]] CellData direct_data(const shared_memory::MessageRequest& mine) noexcept {
+  [[nodiscard]] CellData direct_data(const MessageRequest& mine) noexcept {
     CellData data;
     if (mine.bytes <= Cell::small_bytes) return data;
     std::byte* const memory = mine.sends ? const_cast<std::byte*>(mine.source) : mine.target;
@@ -390,11 +387,11 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   /// process that is killed goes before the process.
   void check_alive(int other, const ErrorContext& context) {
     const auto gone = [&] { return revoked() || died(other); };
-    if (detail::wait_until(std::chrono::seconds(1), gone, [] { return false; }) == detail::WaitEnd::ready)
+    if (wait_until(std::chrono::seconds(1), gone, [] { return false; }) == WaitEnd::ready)
       throw_stopped(other, context);
   }
   /// Copies the data of a message that this rank has matched, as its second side.
-  void transfer(const shared_memory::MessageRequest& mine, Cell& cell, const ErrorContext& context) {
+  void transfer(const MessageRequest& mine, Cell& cell, const ErrorContext& context) {
     const CellData& data = cell.data;
     const int first = mine.sends ? mine.to : mine.from;
     std::byte* room = cell.small;
@@ -426,8 +423,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     copy(mine.target, room, mine.bytes);
   }
   /// Copies to or from the memory of the first side's process, which waits for that.
-  void reach_into(const shared_memory::MessageRequest& mine, std::byte* address, int first,
-                  const ErrorContext& context) {
+  void reach_into(const MessageRequest& mine, std::byte* address, int first, const ErrorContext& context) {
     const bool moved = mine.sends ? memories_.write_if(first, address, mine.source, mine.bytes)
                                   : memories_.read_if(first, mine.target, address, mine.bytes);
     if (!moved) throw_unreached(mine.sends ? "copy to" : "read", first, context);
@@ -440,12 +436,12 @@ class SegmentRegion final : public shared_memory::SharedRegion {
                       context, code);
   }
   /// Gives the cell back to the first side, which waits for that.
-  void settle(const shared_memory::MessageRequest& mine, Cell& cell, Cell::Outcome outcome) noexcept {
+  void settle(const MessageRequest& mine, Cell& cell, Cell::Outcome outcome) noexcept {
     cell.outcome.store(outcome, std::memory_order_seq_cst);
     ring_for_message(mine.sends ? mine.to : mine.from);
   }
   /// Completes the second side; `cell` belongs to the first side, which waits for the outcome.
-  void meet(shared_memory::MessageRequest& mine, Cell& cell, const ErrorContext& context) {
+  void meet(MessageRequest& mine, Cell& cell, const ErrorContext& context) {
     if (cell.header != mine.header) {
       mine.mismatch = true;
       mine.other = cell.header;
@@ -472,7 +468,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   std::vector<Other> others_;  // by their ranks
   OtherMemories memories_{control(), rank_};
   MessageBufferCache buffers_;
-  std::vector<std::weak_ptr<shared_memory::MessageRequest>> in_cells_;  // messages of this rank
+  std::vector<std::weak_ptr<MessageRequest>> in_cells_;  // messages of this rank
 };
 
 }  // namespace distx::inline DISTX_ABI::detail::shm

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <sys/mman.h>
-
 #include <atomic>
-#include <cstring>
 #include <mutex>
 #include <vector>
 
@@ -48,7 +45,7 @@ class SharedTable {
     }
     sweep();
   }
-  [[nodiscard]] shared_memory::SharedAddress address_of(const void* memory, std::size_t bytes) noexcept {
+  [[nodiscard]] SharedAddress address_of(const void* memory, std::size_t bytes) noexcept {
     if (count_.load(std::memory_order_relaxed) == 0) return {};
     const std::lock_guard lock(mutex_);
     if (dropped_ != 0) sweep();
@@ -58,7 +55,7 @@ class SharedTable {
         return {entry.number, entry.offset + static_cast<std::uint64_t>(begin - entry.own)};
     return {};
   }
-  [[nodiscard]] std::byte* at(const shared_memory::SharedAddress& place) noexcept {
+  [[nodiscard]] std::byte* at(const SharedAddress& place) noexcept {
     if (place.segment == 0) return nullptr;
     const std::lock_guard lock(mutex_);
     for (const TableEntry& entry : entries_)

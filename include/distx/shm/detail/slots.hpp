@@ -49,10 +49,10 @@ struct alignas(alignment_bytes) Slot {
   static constexpr std::size_t most_bytes = 1024;
 
   std::atomic<std::uint64_t> bits{SlotWord::free};
-  detail::MessageHeader header;
-  Stamps settled{};             // of the last message in each slot that the sender of this message has received
-  std::byte tiny[24];           // in the line of the state
-  detail::MessageHeader other;  // of the receiver, if they do not match
+  MessageHeader header;
+  Stamps settled{};     // of the last message in each slot that the sender of this message has received
+  std::byte tiny[24];   // in the line of the state
+  MessageHeader other;  // of the receiver, if they do not match
   alignas(alignment_bytes) std::byte small[most_bytes];
 
   [[nodiscard]] std::byte* data(std::size_t bytes) noexcept { return bytes <= sizeof tiny ? tiny : small; }
