@@ -98,9 +98,16 @@ TEST_CASE_TEMPLATE("rows: biases, sums, layer norm and softmax equal the host's"
 }
 
 TEST_CASE_TEMPLATE("embedding, its gradient and transpose have the host's bits", T, float, double) {
-  // With a vocabulary of 1, one rank of a split has no rows.
-  for (const auto& [length, width, vocabulary] :
-       {std::array<std::size_t, 3>{3, 4, 11}, {3, 37, 11}, {41, 4, 11}, {41, 37, 11}, {41, 4, 1}})
+  // With a vocabulary of 1, one rank of a split has no rows. The last ones have rows of several warps, ids of three
+  // digits of 5 bits, and more ids than one warp sorts at once.
+  for (const auto& [length, width, vocabulary] : {std::array<std::size_t, 3>{3, 4, 11},
+                                                  {3, 37, 11},
+                                                  {41, 4, 11},
+                                                  {41, 37, 11},
+                                                  {41, 4, 1},
+                                                  {41, 300, 1100},
+                                                  {700, 4, 1100},
+                                                  {4200, 1, 1100}})
     whole_and_split([&](Rank& rank) {
       compare(rank, "embedding", 0, [&]<class... Space>(const Mesh& mesh, Space...) {
         const distx::Extents<2> extents{2, length};

@@ -129,6 +129,7 @@ T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32) {
 }
 inline unsigned __ballot_sync(unsigned mask, int predicate) { return standin::lanes_with(mask, predicate != 0); }
 inline int __ffs(int value) { return value == 0 ? 0 : std::countr_zero(static_cast<unsigned>(value)) + 1; }
+inline int __popc(unsigned value) { return std::popcount(value); }
 inline int __any_sync(unsigned mask, int predicate) { return standin::lanes_with(mask, predicate != 0) != 0 ? 1 : 0; }
 inline int __all_sync(unsigned mask, int predicate) { return standin::lanes_with(mask, predicate == 0) == 0 ? 1 : 0; }
 

@@ -34,6 +34,11 @@ struct RowIds {
         rows(held) {
     if (limit < vocabulary) ++limit;  // the largest Id is valid
   }
+
+  /// The most warps that sort ids by their rows.
+  static constexpr std::size_t sorting_warps = 256;
+  /// The size of the argument `order`: two orders of the ids, and how many of each warp have each of 32 digits.
+  [[nodiscard]] std::size_t order_size() const noexcept { return 2 * count + 32 * sorting_warps; }
 };
 
 /// The kernels of one element type, float or double; set by distx/cuda_kernels.cuh. Callers have checked the extents;
@@ -67,7 +72,7 @@ struct TensorKernels {
   /// Row r has `columns` numbers, or if `length` is not 0 the first r % length + 1 of them, and zeros after these.
   void (*softmax)(CudaStreamRef, Rows x, std::size_t length, T* out);
   void (*softmax_backward)(CudaStreamRef, Rows y, const T* gradient, std::size_t length, double factor, T* out);
-  void (*add_to_rows_of)(CudaStreamRef, const RowIds& ids, Rows gradient, T* out);
+  void (*add_to_rows_of)(CudaStreamRef, const RowIds& ids, const Rows& gradient, std::uint32_t* order, T* out);
   void (*maxima)(CudaStreamRef, Rows logits, T* maxima);
   void (*exponentials)(CudaStreamRef, Rows logits, const RowIds& targets, const T* maxima, double* sums,
                        double* at_targets);
@@ -142,7 +147,10 @@ void add_to_rows_of(CudaStreamRef stream, Span<const Id, Cuda> ids, MatrixRef<co
                     std::size_t first, std::size_t all, MatrixRef<T, Cuda> out, const ErrorContext&) {
   const auto kernel = kernel_in(tensor_kernels<T>.add_to_rows_of, "embedding_backward");
   fill(stream, out.values, T{});
-  if (!gradient.values.empty()) kernel(stream, RowIds(ids, first, out.rows, all), gradient, out.values.data());
+  if (gradient.values.empty()) return;
+  const RowIds rows(ids, first, out.rows, all);
+  const Buffer<std::uint32_t, Cuda> order(rows.order_size(), uninitialized, stream);
+  kernel(stream, rows, gradient, order.data(), out.values.data());
 }
 template <class T>
 void maxima_of_rows(CudaStreamRef stream, MatrixRef<const T, Cuda> logits, Span<T, Cuda> maxima) {

@@ -5,31 +5,13 @@
 
 #include "distx/cuda/detail/tensor_kernels.hpp"
 #include "distx/cuda/kernels/reductions.cuh"
+#include "distx/cuda/kernels/row_ids.cuh"
+#include "distx/cuda/kernels/rows.cuh"
 
 // The kernels of tensors' operations. A warp processes one row, whose sums are taken in double; which thread adds which
-// numbers depends on the extents alone. An embedding's gradients are added in their own type, in the order of the ids.
-// So the same operands give the same bits.
+// numbers depends on the extents alone. So the same operands give the same bits.
 namespace distx::inline DISTX_ABI::cuda::detail {
 
-__device__ inline unsigned lane() { return threadIdx.x % 32; }
-
-/// Calls body(row) with each row, in all threads of a warp.
-template <class Body>
-__global__ void __launch_bounds__(block_threads) rows_kernel(Body body, std::size_t rows) {
-  const std::size_t row = (std::size_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32;
-  if (row < rows) body(row);
-}
-template <class Body>
-void for_each_row(CudaStreamRef stream, std::size_t rows, const Body& body) {
-  constexpr std::size_t warps = block_threads / 32;
-  enqueue<&rows_kernel<Body>>(stream, (rows + warps - 1) / warps, block_threads, body, rows);
-}
-
-/// Calls f with each of this lane's columns.
-template <class F>
-__device__ void for_each_column(std::size_t columns, F&& f) {
-  for (std::size_t i = lane(); i < columns; i += 32) f(i);
-}
 /// Returns the sum of f(column) to each lane.
 template <class F>
 __device__ double sum_of_columns(std::size_t columns, F&& f) {
@@ -209,68 +191,6 @@ __global__ void __launch_bounds__(block_threads)
   });
 }
 
-[[nodiscard]] __device__ inline std::uint64_t id_of(const RowIds& ids, std::size_t i) {
-  switch (ids.bytes) {
-    case 1:
-      return static_cast<const std::uint8_t*>(ids.ids)[i];
-    case 2:
-      return static_cast<const std::uint16_t*>(ids.ids)[i];
-    case 4:
-      return static_cast<const std::uint32_t*>(ids.ids)[i];
-    default:
-      return static_cast<const std::uint64_t*>(ids.ids)[i];
-  }
-}
-
-template <class Word>
-struct TakeRow {
-  RowIds ids;
-  const Word* table;
-  std::size_t words;
-  Word* out;
-
-  __device__ void operator()(std::size_t i) const {
-    const std::uint64_t id = id_of(ids, i), row = id - ids.first;
-    const bool here = id < ids.limit && row < ids.rows;
-    const Word other = id < ids.limit ? Word{0} : static_cast<Word>(~Word{0});  // all bits: a NaN in each float type
-    for_each_column(words, [&](std::size_t k) { out[i * words + k] = here ? table[row * words + k] : other; });
-  }
-};
-
-/// The warp of the first of equal ids adds the gradients of all of them to their row, in the order of the ids.
-template <class T>
-struct AddToRowOf {
-  RowIds ids;
-  const T* gradient;
-  std::size_t columns;
-  T* out;
-
-  __device__ void operator()(std::size_t first) const {
-    const std::uint64_t id = id_of(ids, first), row = id - ids.first;
-    if (id >= ids.limit || row >= ids.rows) return;
-    const auto equal = [&](std::size_t begin) {
-      const std::size_t i = begin + lane();
-      return __ballot_sync(0xffffffffU, i < ids.count && id_of(ids, i) == id);
-    };
-    for (std::size_t begin = 0; begin < first; begin += 32) {
-      const unsigned before = first - begin < 32 ? (1U << (first - begin)) - 1 : 0xffffffffU;
-      if ((equal(begin) & before) != 0) return;
-    }
-    for (std::size_t begin = first / 32 * 32; begin < ids.count; begin += 32) {
-      const unsigned found = equal(begin);
-      if (found == 0) continue;
-      for_each_column(columns, [&](std::size_t k) {
-        T sum = out[row * columns + k];
-        for (unsigned left = found; left != 0; left &= left - 1) {
-          const auto i = begin + static_cast<unsigned>(__ffs(static_cast<int>(left)) - 1);
-          sum += gradient[i * columns + k];
-        }
-        out[row * columns + k] = sum;
-      });
-    }
-  }
-};
-
 template <class T>
 struct MaximumOfRow {
   const T* logits;
@@ -336,22 +256,6 @@ struct LogitGradientsOfRow {
   }
 };
 
-inline void enqueue_take_rows(CudaStreamRef stream, const RowIds& ids, const std::byte* table, std::size_t row_bytes,
-                              std::byte* out) {
-  const auto by = [&]<class Word>(Word) {
-    for_each_row(stream, ids.count,
-                 TakeRow<Word>{ids, reinterpret_cast<const Word*>(table), row_bytes / sizeof(Word),
-                               reinterpret_cast<Word*>(out)});
-  };
-  const std::size_t bits = reinterpret_cast<std::uintptr_t>(table) | reinterpret_cast<std::uintptr_t>(out) | row_bytes;
-  if (bits % 8 == 0)
-    by(std::uint64_t{});
-  else if (bits % 2 == 0)
-    by(std::uint16_t{});
-  else
-    by(std::uint8_t{});
-}
-
 template <class T>
 TensorKernels<T> all_tensor_kernels() {
   using Rows = typename TensorKernels<T>::Rows;
@@ -387,10 +291,7 @@ TensorKernels<T> all_tensor_kernels() {
           [](CudaStreamRef stream, Rows y, const T* gradient, std::size_t length, double factor, T* out) {
             for_each_row(stream, y.rows, SoftmaxRowBackward<T>{y.values, gradient, y.columns, length, factor, out});
           },
-      .add_to_rows_of =
-          [](CudaStreamRef stream, const RowIds& ids, Rows gradient, T* out) {
-            for_each_row(stream, ids.count, AddToRowOf<T>{ids, gradient.values, gradient.columns, out});
-          },
+      .add_to_rows_of = enqueue_add_to_rows_of<T>,
       .maxima =
           [](CudaStreamRef stream, Rows logits, T* maxima) {
             for_each_row(stream, logits.rows, MaximumOfRow<T>{logits.values, logits.columns, maxima});

@@ -89,13 +89,18 @@ struct PieceTable {
   PieceTable() { first_tile[0] = 0; }
 };
 
+/// Elements of each array that a thread has: vectors of the widest array have 16 bytes.
+template <class Optimizer, class T>
+inline constexpr int update_width =
+    Optimizer::states == 0 ? vector_width<InOut<T>> : vector_width<InOut<T>, InOut<accumulator_t<T>>>;
+
 /// Updates one tile of a piece.
 template <class Optimizer, class T, class Low, class Gradient, std::size_t... I>
 __device__ void update_tile(const UpdateBody<Optimizer, T, Low, Gradient>& body,
                             const PieceArrays<Optimizer, T, Low, Gradient>& piece, std::size_t tile,
                             std::index_sequence<I...>) {
   using A = accumulator_t<T>;
-  constexpr int width = vector_width<InOut<T>, InOut<A>>;
+  constexpr int width = update_width<Optimizer, T>;
   const auto with = [&](auto... arrays) {
     if (piece.alike)
       tile_of<true, width>(body, tile, piece.count, piece.shift, arrays...);
@@ -143,7 +148,7 @@ void enqueue_tables(CudaStreamRef stream, const Optimizer& optimizer,
                     std::span<const CudaPiece<Optimizer, T, Low, Gradient>> pieces, const GradientFactor& factor,
                     const void* coefficients) {
   using A = accumulator_t<T>;
-  constexpr int width = vector_width<InOut<T>, InOut<A>>;
+  constexpr int width = update_width<Optimizer, T>;
   constexpr std::size_t tile = tile_elements<width>;
   PieceTable<Optimizer, T, Low, Gradient, Bytes> table;
   table.factor = factor.value;
