@@ -2,6 +2,7 @@
 // The CUDA calls and allocations of distx's calls, counted by the stand-in for CUDA and NCCL.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <optional>
 #include <thread>
 
@@ -120,6 +121,35 @@ TEST_CASE("an asynchronous call records one event; two, with a wait, after anoth
     CHECK(other.records == own.records + 2);
     CHECK(other.waits == own.waits + 2);
   });
+}
+
+TEST_CASE("an asynchronous call of a new shape is compared by one all_gather, later ones by none") {
+  for (const bool compared : {true, false}) {
+    std::array<std::size_t, 3> gathers{}, sends{};
+    std::array<std::optional<Calls>, 3> counted;
+    on_ranks(2, [&](auto& connector) {
+      distx::NcclCommunicator comm(connector, {.check = compared ? distx::Check::first_use : distx::Check::off});
+      auto values = on_gpu(std::vector<float>(10, 1.0f));
+      for (std::size_t round = 0; round < gathers.size(); ++round) {
+        connector.barrier();
+        if (connector.rank() == 0) {
+          gathers[round] = standin::calls("ncclAllGather");
+          sends[round] = standin::calls("ncclSend");
+          counted[round].emplace();
+        }
+        connector.barrier();
+        distx::start_all_reduce(comm, values, distx::sum).wait();
+        comm.rank() == 0 ? distx::send(comm, values, 1) : distx::receive(comm, values, 0);
+      }
+      connector.barrier();
+    });
+    CHECK(gathers[1] - gathers[0] == (compared ? 2 : 0));
+    CHECK(gathers[2] - gathers[1] == 0);
+    CHECK(sends[1] - sends[0] == (compared ? 2 : 1));
+    CHECK(sends[2] - sends[1] == 1);
+    CHECK(counted[1]->allocations == counted[0]->allocations);  // made with the communicator
+    CHECK(counted[1]->synchronizations == counted[0]->synchronizations);
+  }
 }
 
 TEST_CASE("nothing is allocated after the first call of a kind") {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "../cuda/gate.hpp"
@@ -467,6 +468,138 @@ TEST_CASE("a blocking call of a new shape that differs throws MismatchError on e
   CHECK(of_length.all_have(3, "MismatchError"));
   CHECK(of_op.all_have(3, "MismatchError"));
   CHECK(of_operation.all_have(3, "MismatchError"));
+}
+
+TEST_CASE("an asynchronous collective of a new shape that differs throws MismatchError on every rank") {
+  const auto check = [](bool grouped, bool followed) {
+    CAPTURE(grouped);
+    CAPTURE(followed);
+    Messages of_length, of_type, of_operation;
+    const auto begin = clock_type::now();
+    on_ranks(3, [&](auto& connector) {
+      const bool odd = connector.rank() == 2;
+      const auto differs = [&](Messages& messages, auto&& start) {
+        distx::NcclCommunicator comm(connector, {.deadline = long_deadline});
+        distx::Buffer<float, Cuda> values(1000);
+        distx::start_all_reduce(comm, values.span(), distx::sum).wait();
+        messages.add(ending_of([&] {
+          distx::Pending<Cuda> pending;
+          {
+            std::optional<distx::NcclGroup> group;
+            if (grouped) group.emplace();
+            pending = start(comm, values.span());
+          }
+          if (!followed) return pending.wait();
+          pending.wait(distx::CudaStreamRef());
+          while (clock_type::now() - begin < long_deadline) distx::barrier(comm);
+        }));
+        connector.barrier();
+      };
+      differs(of_length, [&](auto& comm, auto values) {
+        return distx::start_all_reduce(comm, values.first(odd ? 8 : 10), distx::sum);
+      });
+      distx::Buffer<int, Cuda> integers(1000);
+      differs(of_type, [&](auto& comm, auto values) {
+        return odd ? distx::start_broadcast(comm, integers, 0) : distx::start_broadcast(comm, values, 0);
+      });
+      differs(of_operation, [&](auto& comm, auto values) {
+        return odd ? distx::start_broadcast(comm, values, 0) : distx::start_all_reduce(comm, values, distx::max);
+      });
+    });
+    CHECK(of_length.all_have(3, "MismatchError"));
+    CHECK(of_length.all_have(3, "passes"));
+    CHECK(of_type.all_have(3, "MismatchError"));
+    CHECK(of_operation.all_have(3, "MismatchError"));
+    CHECK(clock_type::now() - begin < long_deadline / 2);
+  };
+  for (const bool grouped : {false, true})
+    for (const bool followed : {false, true}) check(grouped, followed);
+}
+
+TEST_CASE("a message of a new shape that differs throws MismatchError on both ranks") {
+  Messages of_length, of_none, of_type, of_exchange, of_list;
+  const auto begin = clock_type::now();
+  on_ranks(3, [&](auto& connector) {
+    const int rank = connector.rank();
+    const auto differs = [&](Messages& messages, auto&& send, auto&& receive) {
+      distx::NcclCommunicator comm(connector, {.deadline = long_deadline});
+      distx::Buffer<float, Cuda> values(1000);
+      const std::string ending = ending_of([&] {
+        if (rank == 0) send(comm, values.span());
+        if (rank == 2) receive(comm, values.span());
+        if (rank != 1) distx::barrier(comm);
+      });
+      if (rank != 1) messages.add(ending);
+      connector.barrier();
+    };
+    const auto of = [](std::size_t count) {
+      return std::pair([count](auto& comm, auto values) { distx::send(comm, values.first(count), 2); },
+                       [count](auto& comm, auto values) { distx::receive(comm, values.first(count), 0); });
+    };
+    differs(of_length, of(10).first, of(8).second);
+    differs(of_none, of(0).first, of(8).second);
+    distx::Buffer<int, Cuda> integers(10);
+    differs(of_type, of(10).first, [&](auto& comm, auto) { distx::receive(comm, integers, 0); });
+    differs(
+        of_exchange,
+        [](auto& comm, auto values) { distx::send_receive(comm, values.first(10), 2, values.subspan(500, 10), 2); },
+        [](auto& comm, auto values) { distx::send_receive(comm, values.first(9), 0, values.subspan(500, 10), 0); });
+    differs(
+        of_list,
+        [](auto& comm, auto values) {
+          distx::send(comm, std::vector<distx::Span<float, Cuda>>{values.first(1), values.subspan(500, 2)}, 2);
+        },
+        [](auto& comm, auto values) {
+          distx::receive(comm, std::vector<distx::Span<float, Cuda>>{values.first(2), values.subspan(500, 1)}, 0);
+        });
+  });
+  CHECK(of_length.all_have(2, "MismatchError"));
+  CHECK(of_length.all_have(2, "expects 8 elements of type float32, rank 0 sends 10 elements of type float32"));
+  CHECK(of_none.all_have(2, "MismatchError"));
+  CHECK(of_type.all_have(2, "expects 10 elements of type int32, rank 0 sends 10 elements of type float32"));
+  CHECK(of_exchange.all_have(2, "MismatchError"));
+  CHECK(of_list.all_have(2, "in a list of other lengths"));
+  CHECK(clock_type::now() - begin < long_deadline / 2);
+}
+
+TEST_CASE("a rank that starts another call than one that was compared causes an error on every rank") {
+  for (const auto check : {distx::Check::first_use, distx::Check::every_call}) {
+    CAPTURE(static_cast<int>(check));
+    Messages of_new, of_known, of_message;
+    on_ranks(2, [&](auto& connector) {
+      const bool odd = connector.rank() == 1;
+      const auto differs = [&](Messages& messages, auto&& call) {
+        distx::NcclCommunicator comm(connector, {.deadline = short_deadline, .check = check});
+        distx::Buffer<float, Cuda> values(1000);
+        messages.add(ending_of([&] { call(comm, values.span()); }));
+        connector.barrier();
+      };
+      const auto reduces = [](auto& comm, auto values, std::size_t count) {
+        distx::start_all_reduce(comm, values.first(count), distx::sum).wait();
+      };
+      differs(of_new, [&](auto& comm, auto values) {
+        reduces(comm, values, 10);
+        reduces(comm, values, odd ? 8 : 10);
+      });
+      differs(of_known, [&](auto& comm, auto values) {
+        reduces(comm, values, 10);
+        reduces(comm, values, 8);
+        reduces(comm, values, odd ? 8 : 10);
+      });
+      differs(of_message, [&](auto& comm, auto values) {
+        for (const std::size_t count : {std::size_t{10}, odd ? std::size_t{8} : std::size_t{10}}) {
+          if (odd)
+            distx::start_receive(comm, values.first(count), 0).wait();
+          else
+            distx::start_send(comm, values.first(count), 1).wait();
+        }
+      });
+    });
+    const char* const words = check == distx::Check::every_call ? "MismatchError" : "timed out";
+    CHECK(of_new.all_have(2, words));
+    CHECK(of_known.all_have(2, words));
+    CHECK(of_message.all_have(2, words));
+  }
 }
 
 TEST_CASE("a rank that is notified of a mismatch throws MismatchError once") {

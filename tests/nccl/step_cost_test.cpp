@@ -33,6 +33,8 @@ struct Cost {
   std::size_t blocking_allocations =
       standin::calls("cudaMalloc") + standin::calls("cudaMallocHost") + standin::calls("cudaFree");
   std::size_t allocations = blocking_allocations + standin::calls("cudaMallocFromPoolAsync");
+  std::size_t events = standin::calls("cudaEventRecord") + standin::calls("cudaStreamWaitEvent") +
+                       standin::calls("cudaEventQuery") + standin::calls("cudaEventCreateWithFlags");
   std::size_t collectives =
       standin::calls("ncclAllReduce") + standin::calls("ncclReduceScatter") + standin::calls("ncclAllGather");
 };
@@ -99,13 +101,16 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("on one rank stages 2 and 3 call no collective and launch, zero and copy per bucket what stage 0 does") {
-  std::array<std::size_t, 3> beside_buckets{};  // the launches, memsets and copies of stage 0
+TEST_CASE(
+    "on one rank stages 2 and 3 call no collective and launch, zero, copy and order by events per bucket what stage 0 "
+    "does") {
+  std::array<std::size_t, 4> beside_buckets{};  // the launches, memsets, copies and events of stage 0
   for (const int stage : {0, 2, 3}) {
     CAPTURE(stage);
     const auto check = [&](std::size_t buckets, const Cost& begin, const Cost&, const Cost& after) {
-      const std::array<std::size_t, 3> made{after.launches - begin.launches - buckets,
-                                            after.memsets - begin.memsets - buckets, after.copies - begin.copies};
+      const std::array<std::size_t, 4> made{after.launches - begin.launches - buckets,
+                                            after.memsets - begin.memsets - buckets, after.copies - begin.copies,
+                                            after.events - begin.events};
       if (stage == 0) beside_buckets = made;
       CHECK(made == beside_buckets);
       CHECK(after.waits == begin.waits);

@@ -32,8 +32,9 @@ struct detail::BackendTraits<nccl::detail::NcclBackend> {
 /// - NCCL reduces sums, products, minima, maxima and averages. 16-bit integers and custom ops are reduced on the host,
 ///   in rank order; so are 8-bit floats if a rank's GPU is below compute capability 9.0, and their averages and
 ///   pre-multiplied sums at one rank.
-/// - Blocking collectives of a new shape are compared, and throw MismatchError on every rank. Messages and asynchronous
-///   collectives are not: ranks that disagree about their sizes or types time out, or read wrong elements.
+/// - Collectives of a new shape are compared, as are length and element type of messages, and throw MismatchError on
+///   every rank. Of asynchronous calls and messages the host does not wait for the comparison: if only a stream waits
+///   for the call, a later call throws. See NcclOptions::check.
 /// - NCCL has no tags. Asynchronous messages begin together, when one of them is waited for or tested, or a send is
 ///   among them and another call is made. Once begun, a message holds up later messages until its peer enters, so
 ///   start messages that pass each other before waiting for either, or use send_receive or an NcclGroup.

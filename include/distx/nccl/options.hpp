@@ -29,8 +29,9 @@ struct NcclOptions {
   /// How long a call, or making the communicator, may wait for the other ranks before it throws TimeoutError. For an
   /// asynchronous call it counts from its start, so it includes work that is on the stream before it.
   Timeout deadline = default_deadline;
-  /// When the ranks compare their blocking collectives, by one more all-gather before the call. Asynchronous calls are
-  /// not compared: if they differ, they end at the deadline, or give wrong results, as NCCL's own calls do.
+  /// When the ranks compare their calls: collectives by one more all-gather before the call, messages by a description
+  /// of 64 bytes before the elements. A captured call is not compared. If a call that was compared before meets another
+  /// one, or one that is not compared, both end at the deadline, or give wrong results, as NCCL's own calls do.
   Check check = Check::first_use;
   /// The GPU of this rank; by default the current one. Training and DistTensors use the current GPU, so make it that.
   std::optional<int> device = {};

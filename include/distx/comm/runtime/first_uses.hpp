@@ -15,7 +15,10 @@ class FirstUses {
   [[nodiscard]] bool compares(Check check, const Call<Space>& call) {
     if (check == Check::every_call) [[likely]]
       return true;
-    return check == Check::first_use && known_.insert(digest_of(fingerprint(call))).second;
+    return compares(check, fingerprint(call));
+  }
+  [[nodiscard]] bool compares(Check check, const Fingerprint& call) {
+    return check == Check::every_call || (check == Check::first_use && known_.insert(digest_of(call)).second);
   }
 
  private:

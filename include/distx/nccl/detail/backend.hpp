@@ -94,6 +94,10 @@ class NcclBackend final : public GroupMember {
           "the call was captured into a CUDA graph, where the host cannot wait for it; pass wait a stream", context);
     demand(call, context);
     wait([&] { return is_enqueued(call) && call.event.done(); }, context);
+    if (const auto found = call.comparison.difference(true)) {
+      check_usable(context);
+      throw MismatchError(*found, context);
+    }
     call.reduction.rethrow();
   }
   /// Makes a stream wait for the call, and takes it back.
@@ -181,6 +185,11 @@ class NcclBackend final : public GroupMember {
     return Buffer<std::byte, Cuda>(bytes, uninitialized);
   }
 
+  /// Allocates what comparisons of the first asynchronous calls need.
+  void prepare_comparisons() {
+    if (self_.size > 1 && options.check != Check::off) calls_.prepare(8, self_.size);
+  }
+
   void leave_group(std::unique_lock<std::mutex> lock, ncclResult_t code, bool unwinding) noexcept override;
 
  private:
@@ -263,7 +272,7 @@ class NcclBackend final : public GroupMember {
         made.event.record(after);
         comm.stream.wait(made.event);
       }
-      issue_started(made, call, context);
+      issue_started(made, call, context, !captured);
     } catch (...) {
       made.holder = StreamCall::Holder::nobody;
       throw;
@@ -271,7 +280,7 @@ class NcclBackend final : public GroupMember {
     watch_.wake();
     return made;
   }
-  void issue_started(StreamCall& made, const calls::Call<Cuda>& call, const ErrorContext& context) {
+  void issue_started(StreamCall& made, const calls::Call<Cuda>& call, const ErrorContext& context, bool compares) {
     const bool grouped = open_group != nullptr;
     if (distx::detail::traits_of(call.kind).message) {
       const auto lock = grouped ? std::unique_lock<std::mutex>() : comms.locked();
@@ -284,15 +293,25 @@ class NcclBackend final : public GroupMember {
       }
     } else if (grouped) {
       if (posted_.sends()) flush_in_group();
-      comms.started.reduction = &made.reduction;
-      issue(comms.started, call);
+      issue_collective(made, call, context, compares);
       grouped_.push_back(&made);
     } else {
       const auto use = comms.use(comms.started, context);
-      comms.started.reduction = &made.reduction;
-      issue(comms.started, call);
+      issue_collective(made, call, context, compares);
       comms.started.issued(made);
     }
+  }
+  void issue_collective(StreamCall& made, const calls::Call<Cuda>& call, const ErrorContext& context, bool compares) {
+    CommStream& comm = comms.started;
+    if (compares && self_.size > 1 && first_started_.compares(options.check, call)) {
+      CallRecord* const all = made.comparison.open(fingerprint(call), self_);
+      comm.check(
+          ncclAllGather(all + self_.rank, all, sizeof(CallRecord), ncclUint8, comm.comm(), comm.stream.native_handle()),
+          "ncclAllGather", context);
+      comm.settle_before("ncclAllGather", context);
+    }
+    comm.reduction = &made.reduction;
+    issue(comm, call);
   }
 
   /// Whether NCCL has enqueued the call.
@@ -398,7 +417,8 @@ class NcclBackend final : public GroupMember {
   }
 
   distx::detail::FirstUses first_uses_;
-  std::atomic<bool> busy_{false};  ///< a blocking call is issued
+  distx::detail::FirstUses first_started_;  ///< of asynchronous collectives
+  std::atomic<bool> busy_{false};           ///< a blocking call is issued
   std::atomic<Deadline::clock::rep> next_poll_{0};
   std::atomic<std::uint64_t> looks_{0};  ///< how often the GPU was asked
   std::unique_ptr<HostReduction> reduction_ = std::make_unique<HostReduction>();
@@ -408,92 +428,5 @@ class NcclBackend final : public GroupMember {
   CallWatch watch_{{"NcclCommunicator", self_.backend, self_.rank, self_.size, {}}};
   std::thread aborter_;  ///< accessed by `check` alone while the watch lasts
 };
-
-inline bool StreamCall::test() noexcept { return state->backend.test(*this); }
-inline void StreamCall::complete() {
-  try {
-    state->guarded([&] { state->backend.finish(*this, context); });
-  } catch (...) {
-    release_owners();
-    throw;
-  }
-  owners.clear();
-}
-inline void StreamCall::complete(CudaStreamRef stream) {
-  try {
-    state->guarded([&] { state->backend.follow(*this, stream, context); });
-  } catch (...) {
-    release_owners();
-    throw;
-  }
-  owners.clear();  // freeing them is stream-ordered
-}
-inline void StreamCall::abandon() noexcept {
-  state->backend.revoke(distx::detail::abandoned_by_exception);
-  holder = Holder::stream;
-  release_owners();
-}
-
-inline bool NcclBackend::check() noexcept {
-  bool any = false, late = false;
-  calls_.for_each([&](StreamCall& call) {
-    if (!call.in_flight()) return;
-    any = true;
-    if (!call.deadline.expired()) return;
-    // It is late only if the GPU was asked after the deadline; and if CUDA does not answer, after another second.
-    const std::uint64_t looks = looks_.load();
-    if (call.expired_at_look == 0) call.expired_at_look = looks + 2;
-    const bool asked = looks >= call.expired_at_look;
-    late = late || asked || Deadline::clock::now() >= call.deadline.end() + std::chrono::seconds(1);
-  });
-  if (late) revocation.revoke(Cause::timeout, timed_out_after(options.deadline) + " in an asynchronous call");
-  if (any) {
-    revocation.poll();
-    if (const auto lock = comms.try_locked()) comms.find_failures();
-  }
-  if (revocation.revoked()) return abort_in_background(), false;
-  return any;
-}
-
-inline bool NcclBackend::observe() noexcept {
-  bool any = false;
-  for (std::size_t i = 0; StreamCall* const call = calls_.at(i); ++i) {
-    if (!call->in_flight()) continue;
-    if (!any && cudaSetDevice(device) != cudaSuccess) return false;
-    any = true;
-    const cuda::detail::RelaxedCapture relaxed;  // so that asking here ends no capture of another thread
-    const std::uint64_t use = calls_.use_of(*call);
-    try {
-      if (call->stage == StreamCall::CallStage::issued)
-        if (const auto lock = comms.try_locked()) static_cast<void>(call->comm->enqueued());
-    } catch (const std::exception& error) {
-      revocation.revoke(Cause::error, error.what());
-    }
-    if (call->stage == StreamCall::CallStage::enqueued &&
-        cudaEventQuery(call->event.native_handle()) != cudaErrorNotReady)
-      calls_.see_done(*call, use);
-  }
-  ++looks_;
-  return any;
-}
-
-inline void NcclBackend::leave_group(std::unique_lock<std::mutex> lock, ncclResult_t code, bool unwinding) noexcept {
-  if (unwinding) revocation.revoke(Cause::revoked, "an NcclGroup was left by an exception");
-  const ErrorContext context{
-      .operation = "NcclGroup", .backend = self_.backend, .rank = self_.rank, .size = self_.size};
-  try {
-    const cuda::DeviceGuard guard(device);
-    for (CommStream* const comm : {&comms.started, &comms.messages})
-      if (comm->comm() != nullptr && !revocation.revoked()) comm->complete(code, "ncclGroupEnd", context);
-    if (!revocation.revoked())
-      for (StreamCall* const call : grouped_)
-        if (!posted_.has(call)) call->comm->issued(*call);
-  } catch (const std::exception& error) {
-    revocation.revoke(Cause::error, error.what(), static_cast<int>(code));
-  }
-  grouped_.clear();
-  lock.unlock();
-  if (revocation.revoked()) abort();
-}
 
 }  // namespace distx::inline DISTX_ABI::nccl::detail

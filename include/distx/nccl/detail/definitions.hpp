@@ -6,6 +6,7 @@
 #include "distx/core/version.hpp"
 #include "distx/nccl/communicator.hpp"
 #include "distx/nccl/detail/allocation.hpp"
+#include "distx/nccl/detail/backend_definitions.hpp"
 #include "distx/nccl/detail/make.hpp"
 
 namespace distx::inline DISTX_ABI {

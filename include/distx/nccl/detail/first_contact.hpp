@@ -45,6 +45,7 @@ inline void connect_messages(NcclBackend& backend, const ErrorContext& context) 
 /// ring), and the messages unless `connect_messages` is to do that later. Collective.
 inline void connect_all(NcclBackend& backend, const ErrorContext& context) {
   const cuda::DeviceGuard guard(backend.device);
+  backend.prepare_comparisons();
   cuda::detail::load_kernels();  // which waits for what is in progress: not possible once calls wait for other ranks
   for (CommStream* const comm : {&backend.comms.blocking, &backend.comms.started}) {
     if (backend.self().size == 1) break;

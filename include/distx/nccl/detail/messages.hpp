@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/comm/calls/validate.hpp"
+#include "distx/comm/runtime/first_uses.hpp"
 #include "distx/nccl/detail/movement.hpp"
 
 // Messages between two ranks. NCCL has no tags, and a message that is enqueued alone holds up later ones until the peer
@@ -23,17 +24,8 @@ struct NcclMessage {
   std::byte* target = nullptr;        ///< of one that is received
   std::size_t bytes = 0;
   int peer = 0;
+  CallRecord* record = nullptr;  ///< the description that is sent before it; null if it is not compared
 };
-
-inline void post(std::vector<NcclMessage>& messages, StreamCall* started, const calls::Call<Cuda>& c) {
-  using enum calls::CollectiveKind;
-  const bool both = c.kind == send_receive;
-  if (c.kind == send || (both && !c.send.empty()))
-    messages.push_back(
-        {.call = started, .sends = true, .source = c.send.bytes(), .bytes = c.send.size_bytes(), .peer = c.to});
-  if (c.kind == receive || (both && !c.receive.empty()))
-    messages.push_back({.call = started, .target = c.receive.bytes(), .bytes = c.receive.size_bytes(), .peer = c.from});
-}
 
 /// Passes all messages to NCCL, except self-messages whose other side has not been started: these stay.
 inline void enqueue(CommStream& ch, std::vector<NcclMessage>& messages, std::vector<NcclMessage>& enqueued) {
@@ -67,10 +59,16 @@ inline void enqueue(CommStream& ch, std::vector<NcclMessage>& messages, std::vec
     ch.grouped(enqueued.front().call->context, [&] {
       for (const NcclMessage& message : enqueued) {
         if (message.peer == me) continue;
-        if (message.sends)
-          send_bytes(ch, message.source, message.bytes, message.peer, message.call->context);
-        else
-          receive_bytes(ch, message.target, message.bytes, message.peer, message.call->context);
+        const ErrorContext& where = message.call->context;
+        auto* const record = reinterpret_cast<std::byte*>(message.record);
+        const std::size_t bytes = record == nullptr ? 0 : sizeof(CallRecord);
+        if (message.sends) {
+          send_bytes(ch, record, bytes, message.peer, where);
+          send_bytes(ch, message.source, message.bytes, message.peer, where);
+        } else {
+          receive_bytes(ch, record, bytes, message.peer, where);
+          receive_bytes(ch, message.target, message.bytes, message.peer, where);
+        }
       }
     });
 }
@@ -78,7 +76,23 @@ inline void enqueue(CommStream& ch, std::vector<NcclMessage>& messages, std::vec
 /// The messages that have been started and not yet passed to NCCL.
 class PostedMessages {
  public:
-  void add(StreamCall* started, const calls::Call<Cuda>& call) { post(waiting_, started, call); }
+  void add(StreamCall* started, const calls::Call<Cuda>& c) {
+    using enum calls::CollectiveKind;
+    const bool both = c.kind == send_receive;
+    if (c.kind == send || (both && !c.send.empty())) {
+      const auto description = fingerprint_of_message(c.send, c.lengths);
+      waiting_.push_back(
+          {.call = started, .sends = true, .source = c.send.bytes(), .bytes = c.send.size_bytes(), .peer = c.to});
+      if (compares(waiting_.back(), description)) waiting_.back().record = started->comparison.sent(description);
+    }
+    if (c.kind == receive || (both && !c.receive.empty())) {
+      const auto description = fingerprint_of_message(c.receive, c.lengths);
+      waiting_.push_back(
+          {.call = started, .target = c.receive.bytes(), .bytes = c.receive.size_bytes(), .peer = c.from});
+      if (compares(waiting_.back(), description))
+        waiting_.back().record = started->comparison.open_received(description, c.from);
+    }
+  }
   void clear() noexcept { waiting_.clear(); }
   [[nodiscard]] bool empty() const noexcept { return waiting_.empty(); }
   [[nodiscard]] bool sends() const noexcept {
@@ -94,6 +108,15 @@ class PostedMessages {
   }
 
  private:
+  /// Both ranks of a message decide the same, if they agree on all earlier ones in its direction.
+  [[nodiscard]] bool compares(const NcclMessage& message, calls::Fingerprint description) {
+    const CommStream& comm = *message.call->comm;
+    description.root = message.peer;
+    description.in_place = message.sends;
+    return message.peer != comm.self.rank && known_.compares(comm.options.check, description);
+  }
+
+  distx::detail::FirstUses known_;
   std::vector<NcclMessage> waiting_;
   std::vector<NcclMessage> leaving_;
 };

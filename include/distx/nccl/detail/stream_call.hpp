@@ -12,6 +12,7 @@
 #include "distx/core/deadline.hpp"
 #include "distx/cuda/event.hpp"
 #include "distx/cuda/space.hpp"
+#include "distx/nccl/detail/comparison.hpp"
 #include "distx/nccl/detail/handles.hpp"
 #include "distx/nccl/detail/host_reduction.hpp"
 
@@ -44,6 +45,7 @@ struct StreamCall final : distx::detail::Operation<Cuda> {
   Deadline deadline{no_timeout};
   std::uint64_t expired_at_look = 0;  ///< set by `check`: the observation from which on it is late
   HostReduction reduction;
+  Comparison comparison;  ///< changed under the pool's lock, or while it is closed
   distx::detail::CommunicatorState<NcclBackend>* state = nullptr;  ///< kept alive by the Pending
   ErrorContext context;
   std::vector<std::shared_ptr<void>> owners;
@@ -98,6 +100,7 @@ class StreamCallPool {
       if (call->holder != before ||
           (before == StreamCall::Holder::stream && call->stage != StreamCall::CallStage::enqueued))
         continue;  // another thread was first
+      if (before == StreamCall::Holder::stream && call->comparison.difference(true)) continue;  // `check` reports it
       if (before == StreamCall::Holder::stream) call->reduction.rethrow();
       return begin(*call, limit);
     }
@@ -122,10 +125,12 @@ class StreamCallPool {
     const std::lock_guard lock(mutex_);
     return call.use;
   }
-  /// Takes note that the GPU has done a call, if it still stands for the same use.
-  void see_done(StreamCall& call, std::uint64_t use) noexcept {
+  /// Takes note that the GPU has done a call, or has failed, if it still stands for the same use.
+  void see_done(StreamCall& call, std::uint64_t use, bool failed) noexcept {
     const std::lock_guard lock(mutex_);
-    if (call.use == use) call.seen_done = true;
+    if (call.use != use) return;
+    if (failed) call.comparison.close();
+    call.seen_done = true;
   }
   /// Whether the GPU has done all calls that were enqueued, and none is about to be.
   [[nodiscard]] bool done() const {
@@ -134,6 +139,15 @@ class StreamCallPool {
       if (!call->done()) return false;
     }
     return true;
+  }
+  /// Makes `count` calls whose comparisons have memory for `ranks` ranks: allocating it later may wait for the GPU.
+  void prepare(int count, int ranks) {
+    for (int i = 0; i < count; ++i) {
+      auto made = std::make_unique<StreamCall>();
+      made->comparison.reserve(ranks);
+      const std::lock_guard lock(mutex_);
+      calls_.push_back(std::move(made));
+    }
   }
   /// Gives up the memory: the GPU may still use it.
   void abandon() noexcept { distx::detail::leak(std::move(calls_)); }
@@ -158,6 +172,7 @@ class StreamCallPool {
     return found;
   }
   StreamCall& begin(StreamCall& call, const Timeout& limit) {
+    call.comparison.close();
     call.stage = StreamCall::CallStage::posted;
     call.seen_done = call.captured = false;
     call.expired_at_look = 0;
