@@ -35,13 +35,7 @@ void train_alike(distx::AnyCommunicator<>& comm, const GptSettings& settings, co
   }
   if (settings.fake > 0)
     return examples::make_fake_steps(comm, settings, task.corpus, model, training, weights, metered);
-  if (task.folder) task.folder->load(training);
-  if (!examples::train(comm, comm, settings, task.corpus, model, training, weights, metered)) return;
-  const examples::Gpt2Output output(settings.save_model);
-  if (task.folder)
-    output.write(comm, model, training, task.folder->config(), task.folder->path());
-  else
-    output.write(comm, model, training, examples::Gpt2Config(task.shape));
+  examples::train_between_folders(comm, comm, settings, task, model, training, weights, metered);
 }
 
 void train_rank(distx::AnyCommunicator<> comm, GptSettings own, const GptTask& task) {
@@ -277,9 +271,9 @@ void run(distx::AnyConnector& connector, const GptSettings& settings) {
     if (settings.mesh.given()) (void)settings.mesh.sizes(settings.training);
     for (const auto& [flag, value] :
          {std::pair("--model", settings.model), std::pair("--save-model", settings.save_model)})
-      if (settings.mesh.given() && !value.empty())
+      if (!value.empty() && (settings.mesh.pipelined() || settings.mesh.untied || settings.mesh.experts > 0))
         throw distx::InvalidArgument(std::string(flag) +
-                                     " is not for a model that is split by --mesh: leave one of them out");
+                                     " supports neither pipeline= of --mesh, --untied nor --experts: omit them");
     if (connector.rank() == 0) {
       settings.checkpoint.check(settings.mesh.given() ? settings.mesh.sizes(settings.training).pipeline : 1);
       examples::JsonFile(settings.json).check_writable();

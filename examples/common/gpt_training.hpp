@@ -241,14 +241,11 @@ double held_out_loss(distx::AnyCommunicator<>& comm, Model& model, Training& tra
   return sum / static_cast<double>(count);
 }
 
-template <class Weight, class Training>
-std::string weights_hash(const BasicGpt<Weight>& model, Training& training) {
+template <class Model, class Training>
+std::string weights_hash(const Model& model, Training& training) {
   const auto scope = training.evaluate();
   WeightsHash hash;
-  for (const auto* parameter : model.parameters()) {
-    const auto weights = training.unshard(*parameter);
-    hash.add(std::span(parameter->value().data(), parameter->size()));
-  }
+  for_each_whole_weight(model, training, [&](const std::string&, const auto& values) { hash.add(values); });
   return hash.text();
 }
 
@@ -300,21 +297,6 @@ std::string weights_hash(PipelinedGpt<Weight, Split, Recompute, Training>& model
       if (owner > 0 && along.rank() == 0) distx::receive(along, weights, owner);
       if (along.rank() == 0) hash.add(std::span<const Weight>(weights));
     }
-  return hash.text();
-}
-
-template <class Weight, class Split, bool Recompute, class Mlp, class Training>
-std::string weights_hash(const MeshGpt<Weight, Split, Recompute, Mlp>& model, Training& training) {
-  using Space = typename Training::space;
-  const auto stream = model.mesh().template stream<Space>();
-  WeightsHash hash;
-  training.for_each_full_weight([&](const std::string&, const auto& values) {
-    std::vector<Weight> here(values.size());
-    const distx::Span<const Weight, Space> whole(static_cast<const Weight*>(values.data()), values.size());
-    copy(stream, distx::Span<Weight>(here), whole);  // the space's
-    stream.synchronize();
-    hash.add(std::span<const Weight>(here));
-  });
   return hash.text();
 }
 
@@ -448,6 +430,20 @@ bool train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
   return true;
 }
 
+/// Trains a model from the folder of `--model`, and saves it to that of `--save-model`. Collective.
+template <class Model, class Training, class Metered>
+void train_between_folders(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const GptSettings& settings,
+                           const GptTask& task, Model& model, Training& training, const WeightCounts& weights,
+                           const Metered& metered) {
+  if (task.folder) task.folder->load(model, training);
+  if (!train(comm, data, settings, task.corpus, model, training, weights, metered)) return;
+  const Gpt2Output output(settings.save_model);
+  if (task.folder)
+    output.write(comm, model, training, task.folder->config(), task.folder->path());
+  else
+    output.write(comm, model, training, Gpt2Config(task.shape));
+}
+
 /// Makes two steps on the first sequences of the text; with a calibration, predicts the time of further ones.
 template <class Model, class Training, class Metered>
 void make_fake_steps(distx::AnyCommunicator<>& data, const GptSettings& settings, const Corpus& corpus, Model& model,
@@ -501,7 +497,7 @@ void train_on_mesh(distx::AnyCommunicator<>& comm, const MeshT& mesh, distx::Any
   });
   auto training = make_mesh_training<Training>(mesh, parameters, settings.training);
   if (settings.fake > 0) return make_fake_steps(data, settings, task.corpus, model, training, weights, metered);
-  train(comm, data, settings, task.corpus, model, training, weights, metered);
+  train_between_folders(comm, data, settings, task, model, training, weights, metered);
 }
 
 /// Trains one stage of a pipeline. Collective over all ranks.

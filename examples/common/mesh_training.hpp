@@ -114,6 +114,11 @@ class MeshTraining {
     return std::visit([](const auto& inner) { return inner.memory(); }, inner_);
   }
 
+  /// Loads weights alone. Collective.
+  void load_weights(const std::filesystem::path& path, const distx::checkpoint::WeightOptions& options) {
+    with_inner([&](auto& inner) { distx::checkpoint::load_weights(path, inner, options); });
+  }
+
  private:
   void charge(double& sum) {
     const auto now = Clock::now();

@@ -172,4 +172,13 @@ class BasicGpt {
 
 using Gpt = BasicGpt<float>;
 
+/// Calls f(name, values) with each weight, in forward order. Collective.
+template <class Weight, class Training, class F>
+void for_each_whole_weight(const BasicGpt<Weight>& model, Training& training, F&& f) {
+  for (const auto* parameter : model.parameters()) {
+    const auto weights = training.unshard(*parameter);
+    f(parameter->name(), std::span<const Weight>(parameter->value().data(), parameter->size()));
+  }
+}
+
 }  // namespace examples

@@ -47,6 +47,10 @@ void for_each_gpt2_tensor(const GptShape& shape, F&& f) {
   norm("norm", "ln_f");
 }
 
+/// Whether a model has matrices as the folder has them, inputs × outputs: a MeshGpt.
+template <class Model>
+inline constexpr bool in_order_of_gpt2 = requires { typename Model::Activations; };
+
 /// A Hugging Face folder with a GPT-2 that `transformers` has saved: `config.json`, and `model.safetensors` or its
 /// index. Names may begin with `transformer.` or not; the head is tied to the tokens' vectors.
 class Gpt2Folder {
@@ -96,13 +100,15 @@ class Gpt2Folder {
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] const Gpt2Config& config() const { return config_; }
 
-  /// Loads the weights of a Gpt of this shape. Collective.
+  /// Loads the weights of a Gpt or MeshGpt of this shape. Collective.
   /// @throws distx::CheckpointError
-  template <class Training>
-  void load(Training& training) const {
-    training.load_weights(path_, {.rename = [&](const std::string& name) { return sources_.at(name); },
-                                  .transposed = [&](const std::string& name) { return transposed_.contains(name); },
-                                  .ignore_others = true});
+  template <class Model, class Training>
+  void load(const Model&, Training& training) const {
+    training.load_weights(
+        path_,
+        {.rename = [&](const std::string& name) { return sources_.at(name); },
+         .transposed = [&](const std::string& name) { return !in_order_of_gpt2<Model> && transposed_.contains(name); },
+         .ignore_others = true});
   }
 
  private:
@@ -181,34 +187,29 @@ class Gpt2Output {
   /// Saves the weights in the training's type; rank 0 writes, and has the whole model in memory. Collective.
   /// @param tokenizer  a folder whose files of a tokenizer are copied; empty: none
   /// @throws distx::CheckpointError at rank 0 if the files cannot be written
-  template <class Weight, class Training>
-  void write(distx::AnyCommunicator<>& comm, const BasicGpt<Weight>& model, Training& training,
-             const Gpt2Config& config, const std::filesystem::path& tokenizer = {}) const {
+  template <class Model, class Training>
+  void write(distx::AnyCommunicator<>& comm, const Model& model, Training& training, const Gpt2Config& config,
+             const std::filesystem::path& tokenizer = {}) const {
     if (!given()) return;
     const auto scope = training.evaluate();
-    const auto parameters = model.parameters();
     const bool writes = comm.rank() == 0;
-    std::vector<std::vector<Weight>> values(writes ? parameters.size() : 0);
-    std::vector<distx::checkpoint::SafetensorsInput> tensors;
-    constexpr bool short_weights = sizeof(Weight) == 2;
-    std::size_t number = 0;
-    for_each_gpt2_tensor(config.shape(), [&](const Gpt2Tensor& tensor) {
-      const auto& parameter = *parameters.at(number++);
-      const auto weights = training.unshard(parameter);
-      if (!writes) return true;
-      auto& copy = values[number - 1];
-      copy.assign(parameter.value().begin(), parameter.value().end());
-      if (tensor.transposed) {
-        const auto inputs = static_cast<std::size_t>(tensor.shape[0]), outputs = copy.size() / inputs;
-        for (std::size_t in = 0; in < inputs; ++in)
-          for (std::size_t out = 0; out < outputs; ++out)
-            copy[in * outputs + out] = parameter.value()[out * inputs + in];
-      }
-      tensors.push_back(
-          {"transformer." + tensor.name, short_weights ? "BF16" : "F32", tensor.shape, std::as_bytes(std::span(copy))});
-      return true;
+    std::map<std::string, std::vector<std::byte>> whole;
+    std::size_t element = 0;  // its bytes
+    for_each_whole_weight(model, training, [&](const std::string& name, const auto& values) {
+      element = sizeof(values[0]);
+      const auto bytes = std::as_bytes(values);
+      if (writes) whole[name].assign(bytes.begin(), bytes.end());
     });
     if (!writes) return;
+    const bool short_weights = element == 2;
+    std::vector<distx::checkpoint::SafetensorsInput> tensors;
+    for_each_gpt2_tensor(config.shape(), [&](const Gpt2Tensor& tensor) {
+      auto& bytes = whole.at(tensor.weight);
+      if (tensor.transposed && !in_order_of_gpt2<Model>)
+        bytes = transposed(bytes, static_cast<std::size_t>(tensor.shape[0]), element);
+      tensors.push_back({"transformer." + tensor.name, short_weights ? "BF16" : "F32", tensor.shape, bytes});
+      return true;
+    });
     distx::checkpoint::write_safetensors(path_ / "model.safetensors", tensors, {{"format", "pt"}});
     for (const char* const name : {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt",
                                    "special_tokens_map.json", "added_tokens.json", "generation_config.json"})
@@ -218,6 +219,16 @@ class Gpt2Output {
   }
 
  private:
+  /// Returns a matrix of outputs × inputs as one of inputs × outputs.
+  [[nodiscard]] static std::vector<std::byte> transposed(const std::vector<std::byte>& matrix, std::size_t inputs,
+                                                         std::size_t element) {
+    std::vector<std::byte> result(matrix.size());
+    const std::size_t outputs = matrix.size() / element / inputs;
+    for (std::size_t in = 0; in < inputs; ++in)
+      for (std::size_t out = 0; out < outputs; ++out)
+        std::memcpy(&result[(in * outputs + out) * element], &matrix[(out * inputs + in) * element], element);
+    return result;
+  }
   [[nodiscard]] OutputFile config_file() const { return {"--save-model", path_ / "config.json"}; }
 
   std::filesystem::path path_;

@@ -250,12 +250,13 @@ class MeshGpt {
         blocks_.emplace_back(
             name, mesh, width, shape.heads, first,
             Mlp(name + ".experts", mesh, width, 4 * width, experts_.count, alike(gate, experts_.count),
-                of_expert(wide, width, 4 * width), of_expert(narrow, 4 * width, width), experts_.settings));
+                of_expert(wide, width, 4 * width), of_expert(narrow, 4 * width, width), experts_.settings),
+            shape.epsilon);
       else
-        blocks_.emplace_back(name, mesh, width, shape.heads, first);
+        blocks_.emplace_back(name, mesh, width, shape.heads, first, shape.epsilon);
     }
     if (!part.last()) return;
-    norm_.emplace("norm", mesh, width);
+    norm_.emplace("norm", mesh, width, shape.epsilon);
     if (part.untied || part.count > 1)
       output_.emplace(part.untied ? "output.tokens" : "embedding.tokens", mesh, shape.vocabulary, width,
                       alike(tokens, width));
@@ -355,5 +356,19 @@ class MeshGpt {
   std::optional<Output> output_{};
   Matrix<Scalar> matrix_;
 };
+
+/// Calls f(name, values) with each weight, in forward order, in the host's memory. Collective.
+template <class Weight, class Split, bool Recompute, class Mlp, class Training, class F>
+void for_each_whole_weight(const MeshGpt<Weight, Split, Recompute, Mlp>& model, Training& training, F&& f) {
+  using Space = typename Training::space;
+  const auto stream = model.mesh().template stream<Space>();
+  training.for_each_full_weight([&](const std::string& name, const auto& values) {
+    std::vector<Weight> here(values.size());
+    const distx::Span<const Weight, Space> whole(static_cast<const Weight*>(values.data()), values.size());
+    copy(stream, distx::Span<Weight>(here), whole);  // the space's
+    stream.synchronize();
+    f(name, std::span<const Weight>(here));
+  });
+}
 
 }  // namespace examples

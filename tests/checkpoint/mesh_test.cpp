@@ -293,3 +293,70 @@ TEST_CASE("a checkpoint of a mesh with other weights is rejected on every rank w
     trainer.step(0);  // the training can continue
   });
 }
+
+TEST_CASE("load_weights loads the files of whole weights into any mesh, converted and renamed") {
+  const Folder folder;
+  const auto write = [&](const std::string& name, const std::vector<std::uint64_t>& shape) {
+    std::size_t size = 1;
+    for (const auto extent : shape) size *= extent;
+    std::vector<float> values(size);
+    for (std::size_t i = 0; i < size; ++i) values[i] = static_cast<float>(i + name.size()) / 8;
+    return std::pair(distx::checkpoint::SafetensorsInput{"file." + name, "F32", shape, {}}, std::move(values));
+  };
+  std::vector<std::pair<distx::checkpoint::SafetensorsInput, std::vector<float>>> tensors;
+  tensors.push_back(write("rows", {5, 3}));
+  tensors.push_back(write("both", {7, 6}));
+  tensors.push_back(write("cube", {3, 20}));  // of other dimensions, in the same order
+  tensors.push_back(write("scale", {}));
+  tensors.push_back(write("same", {6}));
+  tensors.push_back(write("tiny", {1}));
+  tensors.push_back(write("frozen", {3, 2}));
+  std::vector<distx::checkpoint::SafetensorsInput> inputs;
+  std::map<std::string, std::vector<float>> expected;
+  for (auto& [input, values] : tensors) {
+    input.bytes = std::as_bytes(std::span(values));
+    expected[input.name] = values;
+    inputs.push_back(input);
+  }
+  std::filesystem::create_directories(folder.path());
+  const auto file = folder.path() / "model.safetensors";
+  distx::checkpoint::write_safetensors(file, inputs);
+  const auto load = [&]<class Trainer, class T>(const Shape& shape, int stage) {
+    INFO(shape[0], " x ", shape[1], " x ", shape[2], ", stage ", stage);
+    on_ranks(ranks_of(shape), [&](distx::ThreadCommunicator& comm) {
+      Trainer trainer(Grid(comm, shape), distx::AdamW{}, {.bucket_bytes = 100, .stage = stage});
+      distx::checkpoint::load_weights(file, trainer.training(),
+                                      {.rename = [](const std::string& name) { return "file." + name; }});
+      std::size_t weights = 0;
+      trainer.training().for_each_full_weight([&](const std::string& name, distx::Span<const distx::AnyElement> all) {
+        const auto& wanted = expected.at("file." + name);
+        REQUIRE(all.size() == wanted.size());
+        std::size_t wrong = 0;
+        for (std::size_t i = 0; i < wanted.size(); ++i)
+          if (static_cast<float>(static_cast<const T*>(all.data())[i]) != wanted[i]) ++wrong;
+        CHECK(wrong == 0);
+        ++weights;
+      });
+      CHECK(weights == expected.size());
+    });
+  };
+  int number = 0;
+  for (const auto& shape : shapes) {
+    load.operator()<Float, float>(shape, number++ % 4);
+    load.operator()<Turned, float>(shape, number++ % 4);
+    load.operator()<HalfMesh, distx::bfloat16>(shape, number++ % 4);
+  }
+  on_ranks(2, [&](distx::ThreadCommunicator& comm) {
+    Float trainer(Grid(comm, {1, 2, 1}), distx::AdamW{}, {.stage = 0});
+    std::string said;
+    try {
+      distx::checkpoint::load_weights(file, trainer.training(),
+                                      {.rename = [](const std::string& name) { return "file." + name; },
+                                       .transposed = [](const std::string& name) { return name == "rows"; }});
+    } catch (const distx::CheckpointError& error) {
+      said = error.what();
+    }
+    CHECK(said.find("'rows', F32 [5, 3] in the training, is transposed F32 [5, 3] in the file, and sharded by the "
+                    "mesh") != std::string::npos);
+  });
+}

@@ -64,6 +64,47 @@ TEST_CASE_TEMPLATE("local_matmul equals the definition for every shape and memor
   }
 }
 
+TEST_CASE_TEMPLATE("local_matmul of floats by a 16-bit type rounds the floats to it, and sums in float", T, bfloat16,
+                   float16) {
+  constexpr std::size_t rows = 33, inner = 65, columns = 17;
+  for (int order = 0; order < 8; ++order) {
+    CAPTURE(order);
+    const bool left_transposed = (order & 1) != 0, right_transposed = (order & 2) != 0, transposed = (order & 4) != 0;
+    const auto a = wave<float>(rows * inner, 1);
+    const auto b = wave<T>(inner * columns, 2);
+    const Placed<float> left(a, 1), out(std::vector<float>(rows * columns, std::nanf("")), 3);
+    const Placed<T> right(b, 2);
+    const CudaStream stream;
+    local_matmul(stream, MatrixRef<float, Cuda>{out.span(), rows, columns, transposed},
+                 MatrixRef<const float, Cuda>{left.in(), rows, inner, left_transposed},
+                 MatrixRef<const T, Cuda>{right.in(), inner, columns, right_transposed});
+    const auto found = out.values(stream);
+    const MatrixRef<const float> l{a, rows, inner, left_transposed}, o{found, rows, columns, transposed};
+    const MatrixRef<const T> r{b, inner, columns, right_transposed};
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < rows; ++i)
+      for (std::size_t j = 0; j < columns; ++j) {
+        double sum = 0, size = 0;
+        for (std::size_t k = 0; k < inner; ++k) {
+          const double product =
+              static_cast<double>(static_cast<float>(T(*l.at(i, k)))) * static_cast<double>(*r.at(k, j));
+          sum += product;
+          size += std::abs(product);
+        }
+        if (!(std::abs(static_cast<double>(*o.at(i, j)) - sum) <= 4 * (inner + 4) * rounding<float> * size)) ++wrong;
+      }
+    CHECK(wrong == 0);
+  }
+  const CudaStream stream;
+  const Placed<float> out(std::vector<float>(4, 7.0F));
+  local_matmul(stream, MatrixRef<float, Cuda>{out.span(), 2, 2}, MatrixRef<const float, Cuda>{{}, 2, 0},
+               MatrixRef<const T, Cuda>{{}, 0, 2});
+  CHECK(out.values(stream) == std::vector<float>(4));
+  CHECK_THROWS_AS(local_matmul(stream, MatrixRef<float, Cuda>{out.span(), 2, 2},
+                               MatrixRef<const float, Cuda>{out.in(), 2, 2}, MatrixRef<const T, Cuda>{{}, 0, 2}),
+                  distx::InvalidArgument);
+}
+
 TEST_CASE("local_matmul of empty matrices scales or does nothing") {
   check<float>(3, 0, 2, 0, 1, 0);
   check<float>(3, 0, 2, 4, 1, 0.5f);

@@ -92,7 +92,7 @@ void on_ranks(int ranks, int stage, const std::filesystem::path& path, F&& f) {
     using Training = distx::DataParallel<distx::ZeRO<distx::Dynamic>, Policies...>;
     TimedTraining<Weight> training(
         Training(comm, model.parameters(), distx::AdamW{}, {.bucket_bytes = 1000, .stage = stage}));
-    folder.load(training);
+    folder.load(model, training);
     f(comm, model, training);
   });
 }

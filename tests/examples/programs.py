@@ -66,6 +66,18 @@ def same_weights(reports):
         sys.exit(f"the weights differ: {hashes}")
 
 
+def read_bytes(*names):
+    with open(os.path.join(*names), "rb") as file:
+        return file.read()
+
+
+def same_files(first, second):
+    """A model that is loaded and saved has the same bytes."""
+    for file in ("model.safetensors", "config.json"):
+        if read_bytes(first, file) != read_bytes(second, file):
+            sys.exit(f"the {file} of {second} is not that of {first}")
+
+
 def resume(name, command):
     """A run that is killed in its midst and resumed ends as one that was not, and so does one that is complete."""
     whole = report(command)

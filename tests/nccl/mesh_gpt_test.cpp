@@ -1,5 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // A GPT on GPUs, whose layers are those of the host with another memory space: it learns with the host's losses.
+#include <distx/memory/local_matmul.hpp>
+#include <distx/memory/operations.hpp>
+
+namespace distx {
+
+/// Multiplies in the host's memory as on GPUs: rounds `left` first.
+inline void local_matmul(HostStream stream, MatrixRef<float> out, MatrixRef<const float> left,
+                         MatrixRef<const bfloat16> right) {
+  const Buffer<bfloat16> rounded(left.values.size());
+  const Buffer<float> a(left.values.size()), b(right.values.size());
+  cast(stream, rounded.span(), left.values);
+  cast(stream, a.span(), rounded.span());
+  cast(stream, b.span(), right.values);
+  local_matmul(stream, out, MatrixRef<const float>{a.span(), left.rows, left.columns, left.transposed},
+               MatrixRef<const float>{b.span(), right.rows, right.columns, right.transposed});
+}
+
+}  // namespace distx
+
 #include "../examples/counting_text.hpp"
 
 #include <doctest/doctest.h>
@@ -69,6 +88,22 @@ TEST_CASE("a GPT on GPUs learns with the host's losses at every stage, whole or 
   compare<float, 1, true, true>({1, 2}, 1e-4);
 }
 
+TEST_CASE("layers of bfloat16 weights on GPUs multiply numbers that are rounded to bfloat16, and sum in float") {
+  on_mesh({1, 1}, [](Rank& rank) {
+    using Split = distx::layers::TensorParallel<Mesh, Data, Model, false, Cuda>;
+    const distx::layers::ColumnParallel<distx::bfloat16, Split> layer("layer", rank.gpus, {2, 1},
+                                                                      [](const auto&) { return 1.0F; });
+    distx::TensorParameterList<Cuda> list;
+    layer.for_each_parameter([&](const auto& parameter) { list.add(parameter); });
+    distx::MeshParallel<Data, distx::ZeRO<0>, distx::On<Cuda>, distx::Precision<distx::bfloat16>> training(
+        rank.gpus, list, distx::AdamW{});
+    // Neither 256.5 nor the sum 257 is a bfloat16.
+    const auto x = distx::generate<float, Cuda, Split::tokens>(
+        rank.gpus, {1, 1, 2}, [](const auto& index) { return index[2] == 0 ? 256.5F : 1.0F; });
+    const auto y = distx::to_space<Host>(layer.forward(x, training));
+    CHECK(y.local()[0] == 257);
+  });
+}
 TEST_CASE("a GPT of bfloat16 weights with masters on GPUs learns with the host's losses") {
   compare<distx::bfloat16, 2, false, true, distx::Precision<distx::bfloat16>>({2, 1}, 1e-3);
 }

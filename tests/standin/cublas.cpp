@@ -6,6 +6,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <bit>
+#include <cmath>
+#include <cstdint>
 #include <map>
 #include <type_traits>
 
@@ -75,6 +78,7 @@ struct Product {
   Matrix<void*> result;
   int batch;
   bool in_double;
+  bool in_tf32;
 };
 
 double element(const Matrix<const void*>& matrix, long long index) {
@@ -106,10 +110,21 @@ void set(const Matrix<void*>& matrix, long long index, double value) {
   }
 }
 
+/// Rounds to the 10 bits of fraction of TF32, ties away from zero.
+double to_tf32(double value) {
+  const auto single = static_cast<float>(value);
+  if (!std::isfinite(single)) return value;
+  return static_cast<double>(std::bit_cast<float>((std::bit_cast<std::uint32_t>(single) + 0x1000U) & ~0x1FFFU));
+}
+
 template <class Sum>
 void multiply_in(const Product& p) {
   const auto at = [](bool transposes, int row, int column, int leading) {
     return static_cast<long long>(transposes ? row : column) * leading + (transposes ? column : row);
+  };
+  const auto factor = [&](const Matrix<const void*>& matrix, long long index) {
+    const double value = element(matrix, index);
+    return p.in_tf32 ? to_tf32(value) : value;
   };
   for (long long b = 0; b < p.batch; ++b)
     for (int column = 0; column < p.columns; ++column)
@@ -117,8 +132,8 @@ void multiply_in(const Product& p) {
         Sum sum = 0;
         for (int k = 0; k < p.inner; ++k)
           sum += static_cast<Sum>(
-              element(p.left, b * p.left.stride + at(p.transposes_left, row, k, p.left.leading)) *
-              element(p.right, b * p.right.stride + at(p.transposes_right, k, column, p.right.leading)));
+              factor(p.left, b * p.left.stride + at(p.transposes_left, row, k, p.left.leading)) *
+              factor(p.right, b * p.right.stride + at(p.transposes_right, k, column, p.right.leading)));
         const long long index = b * p.result.stride + at(false, row, column, p.result.leading);
         Sum value = static_cast<Sum>(p.alpha) * sum;
         // Where beta is zero the result is not read: it may be anything.
@@ -198,7 +213,8 @@ cublasStatus_t gemm(const char* function, cublasHandle_t handle, cublasOperation
                       {b, type_of<T>, ldb, stride_b},
                       {c, type_of<T>, ldc, stride_c},
                       batch,
-                      std::is_same_v<T, double>});
+                      std::is_same_v<T, double>,
+                      false});
   });
 }
 
@@ -294,7 +310,7 @@ cublasStatus_t gemm_ex(const char* function, cublasHandle_t handle, cublasOperat
       return in_double ? *static_cast<const double*>(value) : static_cast<double>(*static_cast<const float*>(value));
     };
     multiply(handle, {transposes(left_as), transposes(right_as), m, n, k, scalar(alpha), scalar(beta), a, b, c, batch,
-                      in_double});
+                      in_double, compute == CUBLAS_COMPUTE_32F_FAST_TF32});
   });
 }
 

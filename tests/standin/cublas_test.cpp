@@ -99,6 +99,23 @@ TEST_CASE("products equal those of loops, transposed or not, in all types") {
     }
 }
 
+TEST_CASE("a product in TF32 rounds its operands to 10 bits of fraction, and sums in float") {
+  const OwnHandle own;
+  const float one = 1, none = 0;
+  const auto a = array_of<float>({1 + 0x1p-12F, 0x1p-20F});
+  const auto b = array_of<float>({1 + 0x1p-10F, 1});
+  const auto c = array_of<float>({0});
+  const auto multiply = [&](cublasComputeType_t compute) {
+    REQUIRE(cublasGemmEx(own.handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 2, &one, a.data(), CUDA_R_32F, 1, b.data(),
+                         CUDA_R_32F, 2, &none, c.data(), CUDA_R_32F, 1, compute,
+                         CUBLAS_GEMM_DEFAULT) == CUBLAS_STATUS_SUCCESS);
+    REQUIRE(cudaStreamSynchronize(nullptr) == cudaSuccess);
+    return c.download()[0];
+  };
+  CHECK(multiply(CUBLAS_COMPUTE_32F) == (1 + 0x1p-12F) * (1 + 0x1p-10F) + 0x1p-20F);
+  CHECK(multiply(CUBLAS_COMPUTE_32F_FAST_TF32) == 1 + 0x1p-10F + 0x1p-20F);
+}
+
 TEST_CASE("a product does not read its result if beta is zero, and rejects invalid matrices") {
   const Live before = live();
   {

@@ -3,6 +3,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "distx/cuda/buffer.hpp"
 #include "distx/cuda/detail/blas_handle.hpp"
 #include "distx/cuda/detail/operations.hpp"
 #include "distx/memory/local_matmul.hpp"
@@ -12,6 +13,10 @@ namespace distx::inline DISTX_ABI {
 namespace cuda::detail {
 
 inline thread_local int tf32_allowed = 0;
+
+/// The types of 16 bits that cuBLAS multiplies with sums in float.
+template <class T>
+concept Reduced = std::same_as<T, bfloat16> || std::same_as<T, float16>;
 
 template <class T>
 [[nodiscard]] constexpr cudaDataType_t data_type() noexcept {
@@ -58,6 +63,26 @@ class [[nodiscard]] AllowTF32 {
 
 }  // namespace cuda
 
+namespace cuda::detail {
+
+/// @pre `out` is row-major, and nothing is empty
+template <class In, class Out>
+void multiply(CudaStreamRef stream, const MatrixRef<Out, Cuda>& out, const MatrixRef<const In, Cuda>& left,
+              const MatrixRef<const In, Cuda>& right, accumulator_t<Out> scale, accumulator_t<Out> keep) {
+  // cuBLAS takes column-major matrices: a row-major matrix is its transpose there, so this computes the transposed
+  // product, with the operands exchanged.
+  const auto form = [](const auto& m) { return m.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
+  const auto stride = [](const auto& m) { return blas_size(m.transposed ? m.rows : m.columns); };
+  constexpr cudaDataType_t in = data_type<In>();
+  check(cublasGemmEx(blas_handle(stream), form(right), form(left), blas_size(out.columns), blas_size(out.rows),
+                     blas_size(left.columns), &scale, right.values.data(), in, stride(right), left.values.data(), in,
+                     stride(left), &keep, out.values.data(), data_type<Out>(), stride(out), compute_type<In>(),
+                     CUBLAS_GEMM_DEFAULT),
+        "cublasGemmEx");
+}
+
+}  // namespace cuda::detail
+
 /// Enqueues out = keep * out + scale * left * right, by cuBLAS. Products of bfloat16 and float16 accumulate in float.
 ///
 /// `out` overlaps neither operand; if keep is 0, its old values are not used. Each thread keeps a cuBLAS handle for
@@ -75,17 +100,24 @@ void local_matmul(CudaStreamRef stream, MatrixRef<T, Cuda> out, std::type_identi
     if (keep == 0) return fill(stream, out.values, T{});
     return distx::scale(stream, out.values, static_cast<double>(keep));
   }
-  // cuBLAS takes column-major matrices: a row-major matrix is its transpose there, so this computes the transposed
-  // product, with the operands exchanged.
-  const auto form = [](const auto& m) { return m.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
-  const auto stride = [](const auto& m) { return cuda::detail::blas_size(m.transposed ? m.rows : m.columns); };
-  constexpr cudaDataType_t type = cuda::detail::data_type<T>();
-  cuda::detail::check(
-      cublasGemmEx(cuda::detail::blas_handle(stream), form(right), form(left), cuda::detail::blas_size(out.columns),
-                   cuda::detail::blas_size(out.rows), cuda::detail::blas_size(left.columns), &scale,
-                   right.values.data(), type, stride(right), left.values.data(), type, stride(left), &keep,
-                   out.values.data(), type, stride(out), cuda::detail::compute_type<T>(), CUBLAS_GEMM_DEFAULT),
-      "cublasGemmEx");
+  cuda::detail::multiply(stream, out, left, right, scale, keep);
+}
+/// Enqueues out = left * right, where `left` is first rounded to the type of `right`: a product of that type by tensor
+/// cores, whose sums and results are float. The rounded copy of `left` is allocated in stream order.
+/// @throws InvalidArgument if the shapes do not match, or a dimension exceeds cuBLAS's limit
+template <cuda::detail::Reduced T>
+void local_matmul(CudaStreamRef stream, MatrixRef<float, Cuda> out, MatrixRef<const float, Cuda> left,
+                  MatrixRef<const T, Cuda> right) {
+  detail::check_product(out, left, right);
+  if (out.values.empty()) return;
+  if (left.columns == 0) return fill(stream, out.values, 0.0F);
+  const Buffer<T, Cuda> rounded(left.values.size(), uninitialized, stream);
+  cast(stream, rounded.span(), left.values);
+  const MatrixRef<const T, Cuda> factor{rounded.span(), left.rows, left.columns, left.transposed};
+  if (out.transposed)
+    cuda::detail::multiply(stream, out.transpose(), right.transpose(), factor.transpose(), 1.0F, 0.0F);
+  else
+    cuda::detail::multiply(stream, out, factor, right, 1.0F, 0.0F);
 }
 
 }  // namespace distx::inline DISTX_ABI

@@ -36,8 +36,8 @@ struct MatrixRef {
 namespace detail {
 
 /// @throws InvalidArgument unless the shapes of the product fit, and each view has rows * columns elements
-template <class Out, class In>
-void check_product(const Out& out, const In& left, const In& right) {
+template <class Out, class Left, class Right>
+void check_product(const Out& out, const Left& left, const Right& right) {
   const auto shape = [](const auto& m) { return std::to_string(m.rows) + " x " + std::to_string(m.columns); };
   const auto holds = [](const auto& m) { return m.values.size() == m.rows * m.columns; };
   if (left.columns != right.rows || out.rows != left.rows || out.columns != right.columns || !holds(out) ||

@@ -23,7 +23,9 @@ struct LoadedWeight {
   std::size_t source_bytes = 1;  ///< of an element
   Shape source_shape{};
 
-  [[nodiscard]] bool is_copy() const noexcept { return !transposed && type == source_type; }
+  /// Whether this rank's part is all of the array.
+  [[nodiscard]] bool is_whole() const noexcept { return array.part.extents == array.shape; }
+  [[nodiscard]] bool is_copy() const noexcept { return !transposed && type == source_type && is_whole(); }
 };
 
 /// Returns what a training's weights are loaded from.
@@ -63,14 +65,16 @@ template <MemorySpace Space>
     // Parameters without rows are vectors; with rows, the other dimensions are the columns.
     bool fits = elements_of(theirs) == elements_of(shape);
     if (weight.transposed)
-      fits = theirs.size() == 2 && shape.size() == 2 && theirs[0] == shape[1] && theirs[1] == shape[0];
+      fits = theirs.size() == 2 && shape.size() == 2 && weight.is_whole() && theirs[0] == shape[1] &&
+             theirs[1] == shape[0];
     else if (shape.size() == 2)
       fits = fits && !theirs.empty() && theirs[0] == shape[0];
     const bool same = found->second.type == weight.array.type;
     if (!fits || !(same || convertible(weight.source_type, weight.type))) {
       if (!is_state)
         differences.push_back(mine + " is " + (weight.transposed ? "transposed " : "") + found->second.type + " " +
-                              to_string(theirs) + " in the file");
+                              to_string(theirs) + " in the file" +
+                              (weight.transposed && !weight.is_whole() ? ", and sharded by the mesh" : ""));
       continue;
     }
     if (same) weight.source_type = weight.type;  // also types that distx only carries
@@ -95,10 +99,22 @@ template <MemorySpace Space>
 void convert(const ShardIndex& index, const LoadedWeight<Space>& weight, std::byte* to) {
   const auto& array = weight.array;
   const std::size_t width = weight.source_bytes;
+  const auto set = [&](std::uint64_t at, const std::byte* from, std::size_t count) {
+    std::byte* const target = to + (at - array.begin) * array.element_bytes;
+    if (weight.type == weight.source_type)
+      std::memcpy(target, from, count * width);
+    else
+      convert(target, weight.type, from, weight.source_type, count);
+  };
   if (!weight.transposed) {
-    for (const auto& run : index.runs_of(weight.source, weight.source_shape, width, array.begin, array.size))
-      convert(to + (run.begin - array.begin) * array.element_bytes, weight.type, run.bytes.data(), weight.source_type,
-              run.bytes.size() / width);
+    each_run(array.shape, array.part.offsets, array.part.extents,
+             [&](std::uint64_t begin, std::uint64_t from, std::uint64_t size) {
+               const auto first = std::max(from, array.begin), last = std::min(from + size, array.begin + array.size);
+               if (first >= last) return;
+               const auto in_file = begin + (first - from);
+               for (const auto& run : index.runs_of(weight.source, weight.source_shape, width, in_file, last - first))
+                 set(first + (run.begin - in_file), run.bytes.data(), run.bytes.size() / width);
+             });
     return;
   }
   // Row r of the training is column r of the file.
@@ -108,14 +124,8 @@ void convert(const ShardIndex& index, const LoadedWeight<Space>& weight, std::by
       const std::uint64_t row = (offsets[1] + j) * columns;
       const std::uint64_t first = std::max(row + offsets[0], array.begin);
       const std::uint64_t last = std::min(row + offsets[0] + extents[0], end);
-      for (std::uint64_t at = first; at < last; ++at) {
-        const std::byte* const from = bytes.data() + ((at - row - offsets[0]) * extents[1] + j) * width;
-        std::byte* const target = to + (at - array.begin) * array.element_bytes;
-        if (weight.type == weight.source_type)
-          std::memcpy(target, from, width);
-        else
-          convert(target, weight.type, from, weight.source_type, 1);
-      }
+      for (std::uint64_t at = first; at < last; ++at)
+        set(at, bytes.data() + ((at - row - offsets[0]) * extents[1] + j) * width, 1);
     }
   });
 }
@@ -126,7 +136,7 @@ void load_weights(const std::filesystem::path& path, const SavedTraining<Space>&
   auto& engine = training.engine;
   auto& comm = training.comm;
   const ErrorContext context{"load_weights", comm.backend(), comm.rank(), comm.size(), location};
-  const typename Space::stream after{};
+  const auto after = training.stream;
   TrainingState<Space> state;
   engine.ordered(after, [&] { state = engine.state(location); });
   std::optional<WeightSource> source;

@@ -4,7 +4,6 @@
 #include "distx/tensor/make_tensor.hpp"
 #include "distx/tensor/ops/arithmetic.hpp"
 #include "distx/tensor/ops/bias.hpp"
-#include "distx/tensor/ops/contract.hpp"
 #include "distx/tensor/ops/embedding.hpp"
 
 namespace distx::inline DISTX_ABI {
@@ -76,16 +75,14 @@ class ParallelOutput {
   template <class X, class Training>
   [[nodiscard]] auto logits(const X& tokens, Training& training) const {
     const auto weights = training.unshard(tokens_);
-    return ops::contract_input<1>(tokens, detail::computed(tokens_));
+    return ops::contract_input<1>(tokens, detail::factor(tokens_));
   }
   /// Returns the gradient of the tokens, in the residual layout. Collective over the model axis.
   template <class X, class G, class Training>
   [[nodiscard]] auto logits_backward(const X& tokens, const G& gradient, Training& training) const {
     const auto weights = training.unshard(tokens_);
-    detail::ready_product(
-        training, tokens_, [](const auto& g, const auto& x) { return ops::contract_weight<1>(g, x); }, gradient,
-        tokens);
-    return redistribute<typename Split::residual>(ops::contract<1>(gradient, detail::computed(tokens_)));
+    detail::ready_product<1>(training, tokens_, gradient, tokens);
+    return redistribute<typename Split::residual>(ops::contract<1>(gradient, detail::factor(tokens_)));
   }
 
  private:

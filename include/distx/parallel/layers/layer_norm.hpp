@@ -14,8 +14,11 @@ template <class T, class Split>
 class ParallelLayerNorm {
  public:
   /// Constructs a layer norm whose scale is ones and whose shift is zeros at first.
-  ParallelLayerNorm(const std::string& name, const typename Split::mesh& mesh, std::size_t width)
-      : scale_(name + ".scale", mesh, {width}, detail::one_at, detail::undecayed),
+  /// @param epsilon  is added to the variance
+  ParallelLayerNorm(const std::string& name, const typename Split::mesh& mesh, std::size_t width,
+                    double epsilon = detail::layer_norm_epsilon)
+      : epsilon_(epsilon),
+        scale_(name + ".scale", mesh, {width}, detail::one_at, detail::undecayed),
         shift_(name + ".shift", mesh, {width}, detail::zero_at, detail::undecayed) {}
 
   /// Calls f(parameter) for every TensorParameter.
@@ -29,19 +32,20 @@ class ParallelLayerNorm {
   template <class X, class Training>
   [[nodiscard]] auto forward(const X& x, Training& training) const {
     const auto weights = training.unshard(scale_, shift_);
-    return ops::layer_norm(x, detail::computed(scale_), detail::computed(shift_));
+    return ops::layer_norm(x, detail::computed(scale_), detail::computed(shift_), epsilon_);
   }
   /// Returns the gradient of `x`, and declares the weights' gradients ready.
   template <class X, class G, class Training>
   [[nodiscard]] auto backward(const X& x, const G& gradient, Training& training) const {
     const auto weights = training.unshard(scale_, shift_);
-    auto gradients = ops::layer_norm_backward(x, detail::computed(scale_), gradient);
+    auto gradients = ops::layer_norm_backward(x, detail::computed(scale_), gradient, epsilon_);
     training.ready(scale_, gradients.weight);
     training.ready(shift_, gradients.bias);
     return std::move(gradients.input);
   }
 
  private:
+  double epsilon_;
   typename Split::template weight<T, 1> scale_;
   typename Split::template weight<T, 1> shift_;
 };

@@ -2,6 +2,7 @@
 #pragma once
 #include "distx/parallel/layers/activations.hpp"
 #include "distx/parallel/tensor_parameter.hpp"
+#include "distx/tensor/ops/contract.hpp"
 #include "distx/tensor/ops/elementwise.hpp"
 #include "distx/tensor/ops/zigzag.hpp"
 #include "distx/tensor/redistribute.hpp"
@@ -45,7 +46,8 @@ namespace layers {
 /// `Data`, attention heads and the inner width of MLPs over the axis `Model`.
 ///
 /// Activations have extents (batch, length, width). Layers with weights of 16-bit types compute in float; so are their
-/// activations and gradients, and `ready` rounds the reduced gradients.
+/// activations and gradients, and `ready` rounds the reduced gradients. In a GPU's memory, products with weights and
+/// their gradients first round both operands to the weights' type, and sum in float.
 /// @tparam SequenceParallel  whether tokens of the residual stream are sharded over the model axis too (Korthikanti et
 ///   al., 2022, arXiv 2205.05198), so that norms and residuals are neither repeated nor stored on every rank
 /// @tparam Space  the memory of weights and activations; for a GPU's, include distx/cuda_blas.hpp
@@ -116,6 +118,21 @@ template <DistributedTensor W>
     return ops::cast<accumulator_t<T>>(weight);
 }
 
+/// Whether the space multiplies floats by weights of this 16-bit type as they are.
+template <class T, class Space>
+inline constexpr bool multiplies_rounded =
+    !std::same_as<T, accumulator_t<T>> &&
+    requires(typename Space::stream stream, MatrixRef<float, Space> out, MatrixRef<const float, Space> x,
+             MatrixRef<const T, Space> w) { local_matmul(stream, out, x, w); };
+/// Returns a weight as the right operand of a product with activations or their gradients.
+template <DistributedTensor W>
+[[nodiscard]] decltype(auto) factor(const W& weight) {
+  if constexpr (multiplies_rounded<value_of<W>, typename W::space>)
+    return (weight);
+  else
+    return computed(weight);
+}
+
 /// Returns a tensor without memory, for operations that use only the extents and the layout of a weight, and the type
 /// that layers compute in.
 template <DistributedTensor W>
@@ -126,10 +143,16 @@ template <DistributedTensor W>
                                                                        {nullptr, weight.local().size()});
 }
 
-/// Declares the gradient of a weight ready: product(a, b). A pipeline::DeferredWeights computes the
-/// product later.
-template <class W, class Product, class A, class B, class Training>
-void ready_product(Training& training, const W& weight, Product product, const A& a, const B& b) {
+/// Declares the gradient of a weight ready: contract_weight<K>(a, b). A pipeline::DeferredWeights computes the product
+/// later.
+template <std::size_t K, class W, class A, class B, class Training>
+void ready_product(Training& training, const W& weight, const A& a, const B& b) {
+  constexpr auto product = [](const auto& x, const auto& y) {
+    if constexpr (multiplies_rounded<value_of<W>, typename W::space>)
+      return ops::contract_weight<K>(x, ops::cast<value_of<W>>(y));
+    else
+      return ops::contract_weight<K>(x, y);
+  };
   if constexpr (requires { training.ready_later(weight, product, a, b); })
     training.ready_later(weight, product, a, b);
   else

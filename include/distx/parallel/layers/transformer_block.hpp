@@ -24,20 +24,21 @@ class TransformerBlock {
 
   /// @param width, heads  of the residual stream and of the attention; heads divides width
   /// @param initial  has the functions `projections`, `output`, `wide` and `narrow`, which return first weights
+  /// @param epsilon  of the layer norms
   /// @throws InvalidArgument unless heads divides width
   template <class Initial>
   TransformerBlock(const std::string& name, const typename Split::mesh& mesh, std::size_t width, std::size_t heads,
-                   const Initial& initial)
+                   const Initial& initial, double epsilon = detail::layer_norm_epsilon)
     requires std::same_as<Mlp, ParallelMlp<T, Split>>
       : TransformerBlock(name, mesh, width, heads, initial,
-                         Mlp(name, mesh, width, 4 * width, initial.wide, initial.narrow)) {}
+                         Mlp(name, mesh, width, 4 * width, initial.wide, initial.narrow), epsilon) {}
   /// Constructs a block with another second branch, for which `initial` needs no functions.
   template <class Initial>
   TransformerBlock(const std::string& name, const typename Split::mesh& mesh, std::size_t width, std::size_t heads,
-                   const Initial& initial, Mlp mlp)
-      : norm1_(name + ".norm1", mesh, width),
+                   const Initial& initial, Mlp mlp, double epsilon = detail::layer_norm_epsilon)
+      : norm1_(name + ".norm1", mesh, width, epsilon),
         attention_(name, mesh, width, heads, initial.projections, initial.output),
-        norm2_(name + ".norm2", mesh, width),
+        norm2_(name + ".norm2", mesh, width, epsilon),
         mlp_(std::move(mlp)) {}
 
   /// Calls f(parameter) for every TensorParameter.
