@@ -6,6 +6,5 @@
 #include "distx/connect/file/launcher.hpp"
 #include "distx/connect/file/spawn_processes.hpp"
 #ifndef DISTX_COMPILED
-#include "distx/connect/control/connector_definitions.hpp"
 #include "distx/connect/file/definitions.hpp"
 #endif

@@ -7,6 +7,5 @@
 #include "distx/comm.hpp"
 #include "distx/pmix/detail/launcher.hpp"
 #ifndef DISTX_COMPILED
-#include "distx/connect/control/connector_definitions.hpp"
 #include "distx/connect/tcp/definitions.hpp"
 #endif

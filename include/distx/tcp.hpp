@@ -5,6 +5,5 @@
 #include "distx/connect/tcp/launcher.hpp"
 #include "distx/connect/tcp/tcp_connector.hpp"
 #ifndef DISTX_COMPILED
-#include "distx/connect/control/connector_definitions.hpp"
 #include "distx/connect/tcp/definitions.hpp"
 #endif

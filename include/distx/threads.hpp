@@ -6,7 +6,6 @@
 #include "distx/comm/threads.hpp"
 #include "distx/connect/self.hpp"
 #include "distx/connect/spawn.hpp"
-#include "distx/connect/threads.hpp"
 #ifdef DISTX_COMPILED
 #include "distx/comm/detail/compiled_threads.hpp"
 #else

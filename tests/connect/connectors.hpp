@@ -6,7 +6,6 @@
 #include "distx/connect/file/file_connector.hpp"
 #include "distx/connect/tcp/tcp_connector.hpp"
 #ifndef DISTX_COMPILED
-#include "distx/connect/control/connector_definitions.hpp"
 #include "distx/connect/file/definitions.hpp"
 #include "distx/connect/tcp/definitions.hpp"
 #endif

@@ -35,7 +35,7 @@ class FakeStore {
 
  private:
   struct Client {
-    tcp::Descriptor socket;
+    tcp::BufferedSocket socket;
     std::string in;
     std::string awaited;  ///< the key that it waits for
     bool waits = false;
@@ -59,12 +59,7 @@ class FakeStore {
         while (answer(*client)) continue;
         ++client;
       }
-      if (waited[0].revents != 0)
-        clients.push_back(
-            {tcp::Descriptor::from_native_handle(::accept4(listener_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK)),
-             {},
-             {},
-             false});
+      if (waited[0].revents != 0) clients.push_back({accept(listener_), {}, {}, false});
     }
   }
   /// Answers one query, if it is complete.
@@ -85,9 +80,7 @@ class FakeStore {
       at += complete ? length : 0;
       return value;
     };
-    const auto reply = [&](const std::string& bytes) {
-      (void)tcp::write_all(client.socket.native_handle(), bytes, distx::Deadline(std::chrono::seconds(5)).end());
-    };
+    const auto reply = [&](const std::string& bytes) { (void)send(client.socket, bytes); };
     const auto reply_number = [&](std::uint64_t value) {
       reply(std::string(reinterpret_cast<const char*>(&value), sizeof value));
     };
@@ -103,7 +96,7 @@ class FakeStore {
       case 0:
         at += 4;
         complete = client.in.size() >= at;
-        if (complete && client.in.substr(1, 4) != "\xCE\xF7\x85\x3C") client.socket.reset();
+        if (complete && client.in.substr(1, 4) != "\xCE\xF7\x85\x3C") client.socket.close();
         break;
       case 1: {
         const auto key = text(), value = text();
@@ -128,7 +121,7 @@ class FakeStore {
         break;
       }
       default:
-        client.socket.reset();
+        client.socket.close();
     }
     if (complete) client.in.erase(0, at);
     return complete;

@@ -55,25 +55,23 @@ long resident() {
 /// Joins as the ranks of [first, end) from one thread, and reads what rank 0 answers; returns whether all were right.
 bool join_as(int first, int end, int size, int port, const std::string& token) {
   const auto limit = distx::Deadline(std::chrono::seconds(200)).end();
-  std::vector<test::tcp::Descriptor> sockets;
+  std::vector<test::tcp::BufferedSocket> sockets;
   for (int rank = first; rank < end; ++rank) {
     auto socket = test::stranger(port);
-    if (test::tcp::prove_as_rank(socket.native_handle(), token, limit)) return false;
+    if (test::tcp::prove_as_rank(socket, token, limit)) return false;
     control::FrameWriter hello(control::FrameKind::hello);
     hello.number(rank).number(size).number(control::no_limit).number(control::no_limit);
-    control::write_process(hello, distx::detail::posix::this_process());
-    std::string bytes;
-    control::append_frame(bytes, hello.finish());
-    if (test::tcp::write_all(socket.native_handle(), bytes, limit) != 0) return false;
+    hello.text(distx::detail::posix::this_process().text());
+    socket.append(hello.finish());
+    if (socket.exchange(0, limit) != 0) return false;
     sockets.push_back(std::move(socket));
   }
   for (int rank = first; rank < end; ++rank) {
     control::FrameWriter expected(control::FrameKind::regrouped);
-    std::string bytes, received;
+    std::string bytes;
     control::append_frame(bytes, expected.number(rank).number(size).number(rank).number(size).finish());
-    received.resize(bytes.size());
-    const int socket = sockets[static_cast<std::size_t>(rank - first)].native_handle();
-    if (test::tcp::read_all(socket, received.data(), received.size(), limit) != 0 || received != bytes) return false;
+    auto& socket = sockets[static_cast<std::size_t>(rank - first)];
+    if (socket.exchange(bytes.size(), limit) != 0 || socket.take(bytes.size()) != bytes) return false;
   }
   return true;
 }

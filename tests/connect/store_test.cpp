@@ -57,10 +57,8 @@ TEST_CASE("an address that an earlier start left in the store has no effect") {
     std::atomic<bool> tried{false};
     std::jthread talkative([&] {
       if (port != program.endpoint().port) return;
-      const auto end = distx::Deadline(seconds(20)).end();
-      (void)tcp::await_events(program.native_handle(), POLLIN, end);
-      const auto accepted = tcp::Descriptor::from_native_handle(::accept(program.native_handle(), nullptr, nullptr));
-      (void)tcp::write_all(accepted.native_handle(), std::string(100, 'x'), end);
+      auto accepted = test::accept(program);
+      (void)test::send(accepted, std::string(100, 'x'));
       tried = true;
     });
     CHECK(each(2, [&](int rank) {

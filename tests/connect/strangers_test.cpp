@@ -112,7 +112,7 @@ TEST_CASE("a turn that accepts no connections, since others were closed for them
     ::setrlimit(RLIMIT_NOFILE, &limit);
     const auto listener = test::listen_on_loopback();
     tcp::Strangers strangers;
-    std::vector<tcp::Descriptor> connections;
+    std::vector<tcp::BufferedSocket> connections;
     while (connections.size() < 100) {
       connections.push_back(test::stranger(listener.endpoint().port));
       strangers.admit(strangers.accept_some(listener), 0);

@@ -27,19 +27,15 @@ using test::free_port;
 using test::Messages;
 using test::stranger;
 
-std::string hexadecimal(const tcp::Digest& digest) {
+std::string hexadecimal(const std::string& digest) {
   std::string text;
   for (const auto byte : digest) {
-    text += "0123456789abcdef"[byte >> 4];
+    text += "0123456789abcdef"[static_cast<unsigned char>(byte) >> 4];
     text += "0123456789abcdef"[byte & 15];
   }
   return text;
 }
-std::string digest_of(std::string_view text) {
-  tcp::Sha256 hash;
-  hash.add(text);
-  return hexadecimal(hash.finish());
-}
+std::string digest_of(const std::string& text) { return hexadecimal(tcp::sha256(text)); }
 
 TEST_CASE("SHA-256 returns the digests of FIPS 180-4's examples") {
   CHECK(digest_of("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
@@ -285,12 +281,9 @@ TEST_CASE("another program at the port is named as such, on rank 0 and on the ot
                  "cannot listen at 127.0.0.1:" + std::to_string(port) + " (Address already in use)"));
   const auto talkative = test::listen_on_loopback();
   std::jthread program([&] {
-    const auto end = distx::Deadline(seconds(20)).end();
-    (void)tcp::await_events(talkative.native_handle(), POLLIN, end);
-    const auto accepted = tcp::Descriptor::from_native_handle(::accept(talkative.native_handle(), nullptr, nullptr));
-    (void)tcp::write_all(accepted.native_handle(), std::string(100, 'x'), end);
-    char byte = 0;
-    (void)tcp::read_all(accepted.native_handle(), &byte, 1, end);
+    auto accepted = test::accept(talkative);
+    (void)test::send(accepted, std::string(100, 'x'));
+    (void)test::receive(accepted, 1);
   });
   CHECK(contains(error_of<distx::ConnectError>(
                      [&] { TcpConnector("127.0.0.1", talkative.endpoint().port, 1, 2, {.deadline = seconds(20)}); }),
@@ -316,15 +309,10 @@ TEST_CASE("a rank with another token throws ConnectError, and is named as the ca
 TEST_CASE("a rank 0 that does not know the token is recognized") {
   const auto listener = test::listen_on_loopback();
   std::jthread impostor([&] {
-    (void)tcp::await_events(listener.native_handle(), POLLIN, distx::Deadline(seconds(20)).end());
-    const auto accepted = tcp::Descriptor::from_native_handle(::accept(listener.native_handle(), nullptr, nullptr));
-    const tcp::Digest nonce{};
-    const auto end = distx::Deadline(seconds(20)).end();
-    std::string answer(tcp::answer_bytes, ' ');
-    (void)tcp::write_all(accepted.native_handle(), tcp::greeting(nonce), end);
-    (void)tcp::read_all(accepted.native_handle(), answer.data(), answer.size(), end);
+    auto accepted = test::accept(listener);
+    (void)test::send(accepted, tcp::greeting(std::string(tcp::digest_bytes, 'n')));
     // It returns the rank's own proof.
-    (void)tcp::write_all(accepted.native_handle(), answer.substr(tcp::greeting_bytes), end);
+    (void)test::send(accepted, test::receive(accepted, tcp::answer_bytes).substr(tcp::greeting_bytes));
   });
   CHECK(contains(error_of<distx::ConnectError>([&] {
                    TcpConnector connector("127.0.0.1", listener.endpoint().port, 1, 2,
@@ -344,26 +332,17 @@ TEST_CASE("an answer that was recorded is refused when it is sent again") {
       connector.barrier();
       return;
     }
-    const auto end = distx::Deadline(seconds(20)).end();
-    const auto answer_to = [&](const tcp::Descriptor& socket) {
-      std::string challenge(tcp::greeting_bytes, ' ');
-      expect(tcp::read_all(socket.native_handle(), challenge.data(), challenge.size(), end) == 0, "no challenge");
-      const auto root_nonce = tcp::digest_from(std::string_view(challenge).substr(tcp::magic.size()));
-      const tcp::Digest nonce{};
-      return tcp::greeting(nonce).append(tcp::bytes_of(tcp::proof(token, "rank", root_nonce, nonce)));
+    const auto sent = [&](tcp::BufferedSocket& socket, const std::string& answer) {
+      expect(test::send(socket, answer), "cannot answer");
+      const auto reply = test::receive(socket, tcp::digest_bytes);
+      expect(!reply.empty(), "no reply");
+      return reply != tcp::refusal();
     };
-    const auto sent = [&](const tcp::Descriptor& socket, const std::string& answer) {
-      tcp::Digest reply{};
-      expect(tcp::write_all(socket.native_handle(), answer, end) == 0, "cannot answer");
-      expect(tcp::read_all(socket.native_handle(), reinterpret_cast<char*>(reply.data()), reply.size(), end) == 0,
-             "no reply");
-      return !tcp::equal_digests(reply, tcp::Digest{});
-    };
-    const auto first = stranger(port);
-    const auto answer = answer_to(first);
+    auto first = stranger(port);
+    const auto answer = test::answer_to_challenge(first, token);
     expect(sent(first, answer), "the right answer was refused");
-    const auto second = stranger(port);
-    (void)answer_to(second);
+    auto second = stranger(port);
+    (void)test::answer_to_challenge(second, token);
     expect(!sent(second, answer), "the recorded answer was accepted");
     TcpConnector connector("127.0.0.1", port, 1, 2, options);
     connector.barrier();
@@ -378,15 +357,14 @@ TEST_CASE("strangers that say nothing, send garbage or leave neither stop nor de
     constexpr int all_strangers = 40;
     const auto messages = each(4, [&](int rank) {
       const distx::TcpConnectorOptions options{.deadline = seconds(60), .token = token};
-      std::vector<tcp::Descriptor> open;
+      std::vector<tcp::BufferedSocket> open;
       if (rank == 3) {
         // They are there before the last rank, and stay.
-        const auto end = distx::Deadline(seconds(20)).end();
         for (int i = 0; i < all_strangers; ++i) {
           auto socket = stranger(port);
           const std::string garbage(static_cast<std::size_t>(1 << (i % 12)), static_cast<char>(i));
-          if (i % 4 == 1) (void)tcp::write_all(socket.native_handle(), garbage, end);
-          if (i % 4 == 2) (void)tcp::write_all(socket.native_handle(), std::string(tcp::magic) + garbage, end);
+          if (i % 4 == 1) (void)test::send(socket, garbage);
+          if (i % 4 == 2) (void)test::send(socket, std::string(tcp::magic) + garbage);
           if (i % 4 != 3) open.push_back(std::move(socket));
           ++strangers;
         }
@@ -444,7 +422,7 @@ control::Frame any_frame(Noise& noise) {
     default: {
       control::FrameWriter out(control::FrameKind::hello);
       out.number(small()).number(small()).number(1).number(1);
-      control::write_process(out, distx::detail::posix::this_process());
+      out.text(distx::detail::posix::this_process().text());
       return out.finish();
     }
   }
@@ -489,16 +467,11 @@ TEST_CASE("a hundred thousand damaged frames that are thrown at a live job have 
       return;
     }
     Noise noise;
-    const auto end = distx::Deadline(seconds(50)).end();
     distx::detail::wait_until(seconds(20), [&] { return joined == 3; }, [] { return false; });
     for (int connection = 0; connection < 200; ++connection) {
-      const auto socket = stranger(port);
+      auto socket = stranger(port);
       // It knows the token, which is empty, in most cases.
-      std::string challenge(tcp::greeting_bytes, ' ');
-      expect(tcp::read_all(socket.native_handle(), challenge.data(), challenge.size(), end) == 0, "no challenge");
-      const tcp::Digest nonce{};
-      const auto root_nonce = tcp::digest_from(std::string_view(challenge).substr(tcp::magic.size()));
-      auto bytes = tcp::greeting(nonce).append(tcp::bytes_of(tcp::proof("", "rank", root_nonce, nonce)));
+      auto bytes = test::answer_to_challenge(socket, "");
       if (connection % 8 == 0) bytes = noise.changed(std::move(bytes));
       for (int frame = 0; frame < 500; ++frame) {
         std::string next;
@@ -506,7 +479,7 @@ TEST_CASE("a hundred thousand damaged frames that are thrown at a live job have 
         bytes += noise.changed(std::move(next));
         ++thrown;
       }
-      (void)tcp::write_all(socket.native_handle(), bytes, end);
+      (void)test::send(socket, bytes);
     }
     over = true;
   });

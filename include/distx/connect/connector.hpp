@@ -54,8 +54,6 @@ template <Connector C, class T>
   return values;
 }
 
-class AnyConnector;
-
 namespace detail {
 
 /// This rank's numbers, as its connector says them.
@@ -77,35 +75,52 @@ class RankNumbers {
   int rank_, size_, local_rank_, local_size_, root_rank_;
 };
 
-struct VirtualConnector {
+/// A connector of any type.
+class VirtualConnector : public RankNumbers {
+ public:
   virtual ~VirtualConnector() = default;
   virtual void barrier() = 0;
-  virtual void broadcast(std::span<std::byte>, int) = 0;
-  virtual void all_gather(std::span<const std::byte>, std::span<std::byte>) = 0;
-  virtual AnyConnector shrink(Timeout) = 0;
-  virtual AnyConnector grow() = 0;
-  virtual std::shared_ptr<FailureChannel> failure_channel() const = 0;
+  virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
+  virtual void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) = 0;
+  virtual std::shared_ptr<VirtualConnector> shrink(Timeout deadline) = 0;
+  virtual std::shared_ptr<VirtualConnector> grow() = 0;
+  virtual std::shared_ptr<FailureChannel> failure_channel() = 0;
+
+ protected:
+  explicit VirtualConnector(const RankNumbers& numbers) noexcept : RankNumbers(numbers) {}
 };
 
-template <class C>
-struct ConnectorModel;
-
-/// Forwards to a connector of any type.
+/// The calls of AnyConnector, ThreadConnector, FileConnector and TcpConnector.
 class ErasedConnector : public RankNumbers {
  public:
+  /// Blocks until every rank has entered the call. Collective.
+  /// @throws MismatchError on every rank if the ranks make different calls; TimeoutError naming the missing ranks;
+  ///         RankFailure or RevokedError if another rank has ended; ConnectError if the ranks' folder is gone. The same
+  ///         holds for the other calls. After a MismatchError the ranks can make further calls
   void barrier() { self_->barrier(); }
+  /// Copies `bytes` of `root` to `bytes` on every rank. Collective.
+  /// @throws InvalidArgument unless root is a rank; MismatchError on every rank if the ranks pass different roots or
+  ///         numbers of bytes
   void broadcast(std::span<std::byte> bytes, int root) { self_->broadcast(bytes, root); }
+  /// Writes the ranks' `send` to `receive`, in rank order. Collective.
+  /// @throws InvalidArgument unless `receive` has `size()` times the bytes of `send`; MismatchError on every rank if
+  ///         the ranks pass different numbers of bytes
   void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) { self_->all_gather(send, receive); }
-  /// Returns the failure channel of the connector inside; null if it has none.
+
+  /// Returns the ranks' failure channel, which also reports a rank that has failed; null only if an AnyConnector's
+  /// connector has none. While it is kept, this rank does not leave.
   [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const { return self_->failure_channel(); }
 
  protected:
-  template <class C>
-  explicit ErasedConnector(std::shared_ptr<ConnectorModel<C>> self)
-      : RankNumbers(self->connector), self_(std::move(self)) {}
+  explicit ErasedConnector(std::shared_ptr<VirtualConnector> self) noexcept
+      : RankNumbers(*self), self_(std::move(self)) {}
 
   std::shared_ptr<VirtualConnector> self_;
 };
+
+/// @param connector  moved; or borrowed, if `C` is a reference
+template <class C>
+[[nodiscard]] std::shared_ptr<VirtualConnector> erased(C&& connector);
 
 }  // namespace detail
 
@@ -115,7 +130,7 @@ class AnyConnector : public detail::ErasedConnector {
   template <class C>
     requires(!std::same_as<C, AnyConnector>) && Connector<C>
   AnyConnector(C connector)  // NOLINT
-      : ErasedConnector(std::make_shared<detail::ConnectorModel<C>>(std::move(connector))) {}
+      : ErasedConnector(detail::erased(std::move(connector))) {}
   AnyConnector(AnyConnector&&) noexcept = default;
   AnyConnector& operator=(AnyConnector&&) noexcept = default;
 
@@ -127,7 +142,9 @@ class AnyConnector : public detail::ErasedConnector {
   /// @throws ConnectError if the others have continued without this rank; or on every rank if the connector inside
   ///   cannot shrink: ThreadConnector, FileConnector, MpiConnector, SelfConnector and, while rank 0 is left,
   ///   TcpConnector can
-  [[nodiscard]] AnyConnector shrink(Timeout deadline = default_deadline) { return self_->shrink(deadline); }
+  [[nodiscard]] AnyConnector shrink(Timeout deadline = default_deadline) {
+    return AnyConnector(self_->shrink(deadline));
+  }
 
   /// Returns a connector of these ranks and of the processes that wait to join them, if there are any; otherwise an
   /// equal one. Collective; waits for no process that has not been started.
@@ -139,11 +156,14 @@ class AnyConnector : public detail::ErasedConnector {
   /// @throws RankFailure, RevokedError or TimeoutError if a rank is lost: `shrink` continues with those that are left
   /// @throws ConnectError on every rank if the connector inside cannot grow: FileConnector and TcpConnector can;
   ///   ThreadConnector, MpiConnector and SelfConnector return an equal one
-  [[nodiscard]] AnyConnector grow() { return self_->grow(); }
+  [[nodiscard]] AnyConnector grow() { return AnyConnector(self_->grow()); }
 
   /// Returns the connector inside, owned by this object; null if it is not a `C`.
   template <Connector C>
   [[nodiscard]] C* target() noexcept;
+
+ private:
+  explicit AnyConnector(std::shared_ptr<detail::VirtualConnector> self) noexcept : ErasedConnector(std::move(self)) {}
 };
 
 namespace detail {
@@ -151,31 +171,36 @@ namespace detail {
 /// @tparam C  a connector, or a reference to one
 template <class C>
 struct ConnectorModel final : VirtualConnector {
-  explicit ConnectorModel(C c) : connector(std::forward<C>(c)) {}
+  explicit ConnectorModel(C c) : VirtualConnector(RankNumbers(c)), connector(std::forward<C>(c)) {}
   void barrier() override { connector.barrier(); }
   void broadcast(std::span<std::byte> bytes, int root) override { connector.broadcast(bytes, root); }
   void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) override {
     connector.all_gather(send, receive);
   }
-  AnyConnector shrink([[maybe_unused]] Timeout deadline) override {
+  std::shared_ptr<VirtualConnector> shrink([[maybe_unused]] Timeout deadline) override {
     if constexpr (requires { connector.shrink(deadline); })
-      return connector.shrink(deadline);
+      return erased(connector.shrink(deadline));
     else
       throw ConnectError(
           "the ranks of this launcher cannot continue without others: resume from a checkpoint, or start the ranks "
           "with distx-run --no-kill",
           {.operation = "shrink", .rank = connector.rank(), .size = connector.size()});
   }
-  AnyConnector grow() override {
+  std::shared_ptr<VirtualConnector> grow() override {
     if constexpr (requires { connector.grow(); })
-      return connector.grow();
+      return erased(connector.grow());
     else
       throw ConnectError("no process can join the ranks of this launcher: start them with distx-run or in a folder",
                          {.operation = "grow", .rank = connector.rank(), .size = connector.size()});
   }
-  std::shared_ptr<FailureChannel> failure_channel() const override { return failure_channel_of(connector); }
+  std::shared_ptr<FailureChannel> failure_channel() override { return failure_channel_of(connector); }
   C connector;
 };
+
+template <class C>
+std::shared_ptr<VirtualConnector> erased(C&& connector) {
+  return std::make_shared<ConnectorModel<C>>(std::forward<C>(connector));
+}
 
 }  // namespace detail
 

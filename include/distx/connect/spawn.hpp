@@ -5,9 +5,25 @@
 #include <utility>
 
 #include "distx/connect/detail/product.hpp"
-#include "distx/connect/threads.hpp"
 
 namespace distx::inline DISTX_ABI {
+
+/// The Connector of N ranks that are threads of this process; `spawn` makes one for each thread. A rank that has
+/// returned or ended with an exception enters no further call.
+class ThreadConnector : public detail::ErasedConnector {
+ public:
+  /// For `spawn`, which makes the group.
+  explicit ThreadConnector(std::shared_ptr<detail::VirtualConnector> group) noexcept
+      : ErasedConnector(std::move(group)) {}
+
+  /// Returns a connector of the ranks that are left, as `AnyConnector::shrink` describes: a rank has ended when its
+  /// thread's function has.
+  [[nodiscard]] ThreadConnector shrink(Timeout deadline = default_deadline) {
+    return ThreadConnector(self_->shrink(deadline));
+  }
+  /// Returns an equal connector: no thread can wait to join those of `spawn`. Local.
+  [[nodiscard]] ThreadConnector grow() const { return *this; }
+};
 
 /// How many ranks `spawn` runs as threads, and how long their calls wait for each other; see `threads`.
 struct Threads {

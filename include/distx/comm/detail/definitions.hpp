@@ -4,4 +4,3 @@
 #include "distx/comm/hierarchical/hosts_definitions.hpp"
 #include "distx/comm/runtime/flight_log_definitions.hpp"
 #include "distx/comm/runtime/progress_thread_definitions.hpp"
-#include "distx/connect/control/connector_definitions.hpp"

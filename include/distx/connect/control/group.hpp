@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
+#include <cstring>
 #include <memory>
-#include <type_traits>
 
 #include "distx/connect/control/root.hpp"
 #include "distx/core/detail/known_failures.hpp"
@@ -23,61 +24,59 @@ class ControlTransport {
 
   /// @name For a transport without a thread that receives
   /// @{
-  /// Receives what is there; returns whether a wait must call it again. @param is_long  the wait has become long
-  virtual bool receive(bool is_long) { return (void)is_long, false; }
+  /// Receives what is there, or what arrives within a pause, which grows as a wait becomes long; ends the waits whose
+  /// deadlines are over. Returns when a wait calls it again.
+  virtual time_point receive(std::chrono::microseconds pause) { return (void)pause, time_point::max(); }
   /// Receives the failure that was published under an identity, and ends of ranks.
   virtual void look_for(std::uint64_t identity) { (void)identity; }
   /// @}
 
-  /// Returns whether the root has a clock: it knows the missing ranks, and needs time to name them.
-  [[nodiscard]] virtual bool root_keeps_time() const noexcept { return false; }
-  /// Returns what a wait for the other ranks would say at its end, if the root does not say it.
-  [[nodiscard]] virtual std::optional<std::string> overdue(const Timeout&) { return std::nullopt; }
-  /// Ends the waits of this rank, unless the root does.
-  virtual void expire() {}
+  /// Waits for what a function of the inbox returns; null if the root has not ended the wait a second after the limit.
+  template <class T>
+  std::optional<T> wait(const Timeout& limit, const ErrorContext& context,
+                        std::optional<T> (Inbox::*await)(time_point, const ErrorContext&)) {
+    using std::chrono::microseconds;
+    const Deadline end(limit.unlimited() ? limit : limit.limit() + std::chrono::seconds(1));
+    for (microseconds pause(50);; pause = std::min(2 * pause, microseconds(5000))) {
+      auto received = (inbox.*await)(std::min(end.end(), receive(pause)), context);
+      if (received || end.expired()) return received;
+    }
+  }
 
   Inbox inbox;
 };
 
 /// One rank's side of a connector: calls in step with the other ranks, failure notifications, and the groups after
 /// `shrink` and `grow`.
-class ControlGroup final : public FailureChannel, public RankNumbers {
+class ControlGroup final : public FailureChannel,
+                           public VirtualConnector,
+                           public std::enable_shared_from_this<ControlGroup> {
  public:
   ControlGroup(std::string_view backend, const Timeout& deadline, const RankNumbers& numbers,
                std::shared_ptr<ControlTransport> transport)
-      : RankNumbers(numbers), backend_(backend), deadline_(deadline), transport_(std::move(transport)) {}
+      : VirtualConnector(numbers), backend_(backend), deadline_(deadline), transport_(std::move(transport)) {}
   ControlGroup(const ControlGroup&) = delete;
   ControlGroup& operator=(const ControlGroup&) = delete;
   ~ControlGroup() override {
     if (!passed_on_) leave();
   }
 
-  [[nodiscard]] ErrorContext where(std::string_view operation) const noexcept {
-    return {.operation = operation, .backend = backend_, .rank = rank_, .size = size_};
+  void barrier() override { enter("barrier", {.call = "barrier"}); }
+  void broadcast(std::span<std::byte> bytes, int root) override {
+    check_control_root(root, rank(), size());
+    const auto call = "broadcast of " + std::to_string(bytes.size()) + " bytes from rank " + std::to_string(root);
+    enter("broadcast", {.call = call, .result = CallResult::of_root, .root = root},
+          rank() == root ? bytes : std::span<std::byte>(), bytes);
   }
+  void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) override {
+    check_control_gather(send.size(), receive.size(), rank(), size());
+    const auto call = "all_gather of " + std::to_string(send.size()) + " bytes";
+    enter("all_gather", {.call = call, .result = CallResult::of_all}, send, receive);
+  }
+  std::shared_ptr<FailureChannel> failure_channel() override { return shared_from_this(); }
 
-  /// Enters a call, and returns the bytes that its result has for this rank. Collective.
-  /// @throws MismatchError on every rank if the calls differ; the ranks remain in step
-  /// @throws TimeoutError naming the missing ranks; RankFailure or RevokedError if one will not enter the call
-  [[nodiscard]] std::string call(CallPart part, const ErrorContext& context) {
-    made_.check("this connector", context);
-    if (failed_) throw RevokedError("an earlier call of this connector failed", context);
-    failed_ = true;  // until all have entered it: else this rank is out of step
-    part.limit = milliseconds_of(deadline_);
-    transport_->submit(part.frame());
-    auto reply = wait(deadline_, context, [&](time_point end) { return inbox().await_reply(end, context); });
-    if (!reply) throw TimeoutError("timed out after " + deadline_.to_string() + ": rank 0 does not answer", context);
-    if (reply->kind == FrameKind::fail) {
-      const auto error = SentError::from(*reply);
-      failed_ = error.type != 'm';
-      error.raise(context);
-    }
-    known_failures_ = known_failures;
-    failed_ = false;
-    return std::move(reply->body);
-  }
   /// Returns a group of the ranks that enter this call.
-  [[nodiscard]] std::shared_ptr<ControlGroup> shrink(const Timeout& deadline) {
+  std::shared_ptr<VirtualConnector> shrink(Timeout deadline) override {
     const auto context = where("shrink");
     check_current(context);
     replaced_ = true;
@@ -91,24 +90,17 @@ class ControlGroup final : public FailureChannel, public RankNumbers {
     }
     throw ConnectError(without_root(problem), context);
   }
-  /// Returns a group of all ranks and of the processes that wait to join; null if none does. Collective.
-  [[nodiscard]] std::shared_ptr<ControlGroup> grow() {
+  /// Returns a group of all ranks and of the processes that wait to join; this one if none does. Collective.
+  std::shared_ptr<VirtualConnector> grow() override {
     const auto context = where("grow");
     check_current(context);
     const bool finds = rank_ == 0 && transport_->has_candidates();
     CallPart part{.call = std::string(grow_call), .result = CallResult::of_root, .bytes = finds ? "1" : ""};
-    if (call(std::move(part), context).empty()) return nullptr;
+    if (call(std::move(part), context).empty()) return shared_from_this();
     auto larger = next_group(deadline_, context);
     if (!larger) throw RevokedError("rank 0 does not list the ranks", context);
     replaced_ = true;
     return larger;
-  }
-  /// @throws InvalidArgument if a call moves more bytes than the transport can
-  void check_length(std::size_t bytes, const ErrorContext& context) const {
-    if (const auto most = transport_->most_bytes(); bytes > most)
-      throw InvalidArgument("a control message has at most " + std::to_string(most) +
-                                " bytes for all ranks, this one has " + std::to_string(bytes),
-                            context);
   }
 
   void publish(std::uint64_t identity, const std::string& reason) noexcept override try {
@@ -126,34 +118,49 @@ class ControlGroup final : public FailureChannel, public RankNumbers {
 
  private:
   [[nodiscard]] Inbox& inbox() const noexcept { return transport_->inbox; }
+  [[nodiscard]] ErrorContext where(std::string_view operation) const noexcept {
+    return {.operation = operation, .backend = backend_, .rank = rank_, .size = size_};
+  }
+  /// Enters a call with what this rank contributes, and writes its result. Collective.
+  /// @throws InvalidArgument if the call moves more bytes than the transport can; and what `call` throws
+  void enter(std::string_view operation, CallPart part, std::span<const std::byte> send = {},
+             std::span<std::byte> receive = {}) {
+    const auto context = where(operation);
+    if (const auto most = transport_->most_bytes(); receive.size() > most)
+      throw InvalidArgument("a control message has at most " + std::to_string(most) +
+                                " bytes for all ranks, this one has " + std::to_string(receive.size()),
+                            context);
+    part.bytes.assign(reinterpret_cast<const char*>(send.data()), send.size());
+    const auto result = call(std::move(part), context);
+    if (!result.empty()) std::memcpy(receive.data(), result.data(), std::min(result.size(), receive.size()));
+  }
+  /// Enters a call, and returns the bytes that its result has for this rank. Collective.
+  /// @throws MismatchError on every rank if the calls differ; the ranks remain in step
+  /// @throws TimeoutError naming the missing ranks; RankFailure or RevokedError if one will not enter the call
+  [[nodiscard]] std::string call(CallPart part, const ErrorContext& context) {
+    made_.check("this connector", context);
+    if (failed_) throw RevokedError("an earlier call of this connector failed", context);
+    failed_ = true;  // until all have entered it: else this rank is out of step
+    part.limit = milliseconds_of(deadline_);
+    transport_->submit(part.frame());
+    auto reply = transport_->wait(deadline_, context, &Inbox::await_reply);
+    if (!reply) throw TimeoutError("timed out after " + deadline_.to_string() + ": rank 0 does not answer", context);
+    if (reply->kind == FrameKind::fail) {
+      const auto error = SentError::from(*reply);
+      failed_ = error.type != 'm';
+      error.raise(context);
+    }
+    known_failures_ = known_failures;
+    failed_ = false;
+    return std::move(reply->body);
+  }
   void check_current(const ErrorContext& context) const {
     made_.check("this connector", context);
     if (replaced_) throw replaced_before(context);
   }
-  /// Waits for what `await(end)` returns, null at its end.
-  template <class Await>
-  std::invoke_result_t<Await, time_point> wait(const Timeout& limit, const ErrorContext& context, Await&& await) {
-    using std::chrono::microseconds;
-    const bool is_served = transport_->root_keeps_time();
-    const Deadline end(is_served && !limit.unlimited() ? limit.limit() + std::chrono::seconds(1) : limit);
-    EarlyWarning warning(limit);
-    auto due = is_served ? time_point::max() : warning.due();
-    for (microseconds pause(50);; pause = std::min(2 * pause, microseconds(5000))) {
-      auto next = std::min(end.end(), due);
-      if (transport_->receive(pause > microseconds(500))) next = std::min(next, Deadline::clock::now() + pause);
-      if (auto received = await(next)) return received;
-      if (Deadline::clock::now() >= due) {
-        if (const auto words = transport_->overdue(limit)) warning(context, [&] { return *words; });
-        due = time_point::max();
-      }
-      if (!end.expired()) continue;
-      transport_->expire();
-      return await(Deadline::clock::now());
-    }
-  }
   /// Waits for the next group; null at the end of the wait.
   std::shared_ptr<ControlGroup> next_group(const Timeout& limit, const ErrorContext& context) {
-    const auto next = wait(limit, context, [&](time_point end) { return inbox().await_next(end, context); });
+    const auto next = transport_->wait(limit, context, &Inbox::await_next);
     if (!next) return nullptr;
     auto group = make_here<ControlGroup>(backend_, deadline_, *next, transport_);
     passed_on_ = true;

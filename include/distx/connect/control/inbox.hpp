@@ -5,7 +5,6 @@
 #include <mutex>
 
 #include "distx/connect/control/messages.hpp"
-#include "distx/connect/detail/local_failure_channel.hpp"
 
 namespace distx::inline DISTX_ABI::detail::control {
 
@@ -56,8 +55,8 @@ class Inbox final : public RankChannel {
         break;
       case FrameKind::published: {
         const auto identity = in.number();
-        if (!failure_) board_.publish(identity, std::string(in.text()));
-        own_.erase(identity);  // its place is taken by this one, or by the failure that was before
+        reasons_.erase(identity);  // of this rank: its place is taken by this one, or by the failure that was before
+        if (!failure_) reasons_.emplace(identity, in.text());
         break;
       }
       case FrameKind::ended: {
@@ -101,13 +100,12 @@ class Inbox final : public RankChannel {
   /// Notes a failure that this rank publishes, until the root says which of all ranks' was the first.
   void note_own(std::uint64_t identity, const std::string& reason) {
     const std::lock_guard lock(mutex_);
-    if (!failure_) own_.emplace(identity, reason);
+    if (!failure_) reasons_.emplace(identity, reason);
   }
   [[nodiscard]] std::optional<std::string> poll(std::uint64_t identity) {
     const std::lock_guard lock(mutex_);
-    if (auto reason = board_.poll(identity)) return reason;
-    if (const auto mine = own_.find(identity); mine != own_.end()) return mine->second;
-    return failure_;
+    const auto known = reasons_.find(identity);
+    return known == reasons_.end() ? failure_ : known->second;
   }
   /// Returns whether a rank has failed or the root cannot be reached.
   [[nodiscard]] bool has_failure() {
@@ -132,8 +130,7 @@ class Inbox final : public RankChannel {
   std::optional<SentError> error_;     ///< no call can succeed any more
   std::optional<SentError> root_end_;  ///< rank 0 has left
   std::optional<std::string> failure_;
-  std::map<std::uint64_t, std::string> own_;
-  LocalFailureChannel board_;
+  std::map<std::uint64_t, std::string> reasons_;  ///< of published failures
 };
 
 }  // namespace distx::inline DISTX_ABI::detail::control

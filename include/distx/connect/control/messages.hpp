@@ -17,20 +17,6 @@ namespace distx::inline DISTX_ABI::detail::control {
 
 using posix::Process;
 
-/// @name A process of the job as it is sent
-/// @{
-inline void write_process(FrameWriter& out, const Process& process) {
-  out.text(process.host).text(process.host_name).number(process.id);
-}
-[[nodiscard]] inline Process read_process(FrameReader& in) {
-  Process process;
-  process.host = in.text();
-  process.host_name = in.text();
-  process.id = in.small(1 << 30);
-  return process;
-}
-/// @}
-
 /// An error as it is sent: the letter of its type, the rank that failed, and the message.
 struct SentError {
   char type = 'c';  ///< c: ConnectError, f: RankFailure, m: MismatchError, r: RevokedError, t: TimeoutError

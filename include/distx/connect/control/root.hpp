@@ -27,6 +27,8 @@ struct RankRecord {
   time_point shrink_end{};
 
   [[nodiscard]] bool is_here() const noexcept { return presence == Presence::here; }
+  /// Returns whether it is to be notified of the end of a call.
+  [[nodiscard]] bool is_waiting() const noexcept { return part && !expired && channel != nullptr; }
 };
 
 /// Says that no rank can continue, because rank 0 does not.
@@ -39,12 +41,14 @@ struct RankRecord {
 /// after `shrink` and `grow`.
 ///
 /// It does not communicate and has no thread: a transport passes on the frames and ends of ranks, one after another,
-/// and looks at the clock.
+/// and calls `expire` at `next_end`.
 class ControlRoot {
  protected:
   /// @param rank_0_serves  whether the others need rank 0, so that none can continue without it
   ControlRoot(std::string_view backend, int size, bool rank_0_serves)
-      : backend_(backend), rank_0_serves_(rank_0_serves), ranks_(static_cast<std::size_t>(size)) {}
+      : backend_(backend), rank_0_serves_(rank_0_serves), ranks_(static_cast<std::size_t>(size)) {
+    if (EarlyWarning::is_on()) warning_.emplace(no_timeout);
+  }
   ~ControlRoot() = default;
 
   /// Makes the group of a call of `grow` that all ranks have entered, if processes wait to join; returns the reply,
@@ -203,12 +207,12 @@ class ControlRoot {
     }
     replace(std::move(next));
   }
-  /// Ends the waits whose deadlines are over.
+  /// Ends the waits whose deadlines are over, of the ranks that can be reached.
   void expire(time_point now) {
     settle_shrink(now);
     for (int rank = 0; rank < size(); ++rank) {
       auto& waiting = record(rank);
-      if (!waiting.part || waiting.expired) continue;
+      if (!waiting.is_waiting()) continue;
       const std::string_view call = waiting.part->call;
       const auto limit = timeout_of(waiting.part->limit);
       warn(call.substr(0, call.find(' ')), rank, [&] { return overdue(limit); });
@@ -222,7 +226,7 @@ class ControlRoot {
   [[nodiscard]] time_point next_end() noexcept {
     auto next = time_point::max();
     for (const auto& rank : ranks_) {
-      if (rank.part && !rank.expired) next = std::min({next, rank.part_end, warning_due()});
+      if (rank.is_waiting()) next = std::min({next, rank.part_end, warning_due()});
       if (rank.is_here() && rank.shrink_limit) next = std::min(next, rank.shrink_end);
     }
     return next;
@@ -236,20 +240,6 @@ class ControlRoot {
     if (missing.empty()) return text + name(0) + " has not admitted any process";
     return text + name_ranks(missing, size()) + " did not enter this call";
   }
-  /// @name For ranks that look at the clock themselves
-  /// @{
-  /// Returns null if the rank has its reply by now.
-  [[nodiscard]] std::optional<std::string> overdue(int rank, const Timeout& limit) {
-    if (rank < 0 || !record(rank).part) return std::nullopt;
-    return overdue(limit);
-  }
-  /// Ends the waits of a rank.
-  void expire_waits(int rank) {
-    const auto now = Deadline::clock::now();
-    if (rank >= 0) record(rank).part_end = record(rank).shrink_end = now;
-    expire(now);
-  }
-  /// @}
   [[nodiscard]] time_point warning_due() noexcept { return warning_ ? warning_->due() : time_point::max(); }
   /// Says early, for all ranks, that rank `rank` waits in the operation `what`.
   template <class Overdue>
@@ -312,7 +302,7 @@ class ControlRoot {
   std::optional<SentError> first_end_;  ///< the first rank that failed; if none, the first that left
   std::optional<SentError> refused_;
   bool joined_ = false;
-  std::optional<EarlyWarning> warning_{};  ///< of the wait that all ranks are in; set by a transport with a clock
+  std::optional<EarlyWarning> warning_{};  ///< of the wait that all ranks are in
 };
 
 }  // namespace distx::inline DISTX_ABI::detail::control

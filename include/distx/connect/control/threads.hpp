@@ -34,13 +34,10 @@ class ThreadTransport final : public ControlTransport {
     const std::lock_guard lock(root_->mutex_);
     if (inbox.rank >= 0 && !root_->take(inbox.rank, frame)) inbox.lose(ThreadRoot::out_of_order);
   }
-  [[nodiscard]] std::optional<std::string> overdue(const Timeout& limit) override {
+  time_point receive(std::chrono::microseconds) override {
     const std::lock_guard lock(root_->mutex_);
-    return root_->overdue(inbox.rank, limit);
-  }
-  void expire() override {
-    const std::lock_guard lock(root_->mutex_);
-    root_->expire_waits(inbox.rank);
+    root_->expire(Deadline::clock::now());
+    return root_->next_end();
   }
   void leave(bool, bool, const Timeout&) override {}
   /// @param reason  the message of the exception with which the rank's function has ended; null if it has returned

@@ -10,7 +10,7 @@ class ConnectorRef : public ErasedConnector {
   template <class C>
     requires(!std::same_as<C, ConnectorRef>) && Connector<C>
   ConnectorRef(C& connector)  // NOLINT
-      : ErasedConnector(std::make_shared<ConnectorModel<C&>>(connector)) {}
+      : ErasedConnector(erased(connector)) {}
 };
 
 }  // namespace distx::inline DISTX_ABI::detail

@@ -14,43 +14,33 @@
 
 namespace distx::inline DISTX_ABI::detail {
 
-/// The first exception of a rank, unless it is a consequence of another one: a RevokedError.
+/// The first exception of a rank, unless it is a consequence of another one.
 class FirstException {
  public:
   /// Notes the exception that is being handled; returns its message.
-  std::string note(int rank, std::string reason = {}) {
-    bool is_consequence = false;
-    try {
-      throw;
-    } catch (const RevokedError& error) {
-      is_consequence = true;
-      reason += error.what();
-    } catch (const std::exception& error) {
-      reason += error.what();
-    } catch (...) {
-      reason += unknown_exception;
-    }
+  std::string note(int rank, const std::string& prefix = {}) {
+    auto current = RankException::current();
+    current.message.insert(0, prefix);
     const std::lock_guard lock(mutex_);
-    if (rank_ >= 0 && (is_consequence || !is_consequence_)) return reason;
-    rank_ = rank;
-    reason_ = reason;
-    cause_ = std::current_exception();
-    is_consequence_ = is_consequence;
-    return reason;
+    if (rank_ < 0 || (first_.is_consequence && !current.is_consequence)) {
+      rank_ = rank;
+      first_ = current;
+      cause_ = std::current_exception();
+    }
+    return current.message;
   }
   /// @throws RankFailure if there is one
   void raise(int size) const {
     const std::lock_guard lock(mutex_);
     if (rank_ >= 0)
-      throw RankFailure(control::name_of(rank_, size) + " ended with an exception: " + reason_, rank_, cause_);
+      throw RankFailure(control::name_of(rank_, size) + " ended with an exception: " + first_.message, rank_, cause_);
   }
 
  private:
   mutable std::mutex mutex_;
   int rank_ = -1;
-  std::string reason_;
+  RankException first_;
   std::exception_ptr cause_;
-  bool is_consequence_ = false;
 };
 
 DISTX_INLINE void run_threads(Threads threads, const std::function<void(ThreadConnector)>& body) {

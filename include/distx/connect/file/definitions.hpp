@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <poll.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -18,6 +17,7 @@
 #include "distx/connect/file/spawn_processes.hpp"
 #include "distx/core/error.hpp"
 #include "distx/core/version.hpp"
+#include "distx/posix/mapping.hpp"
 
 namespace distx::inline DISTX_ABI {
 
@@ -64,18 +64,23 @@ DISTX_INLINE AnyConnector connect_by_url(const ConnectUrl& url) {
   return FileConnector(url.path(), rank.value, size.value, options);
 }
 
+/// The exception with which a child process has ended: written by it to memory that it shares with its parent.
+struct ChildReport {
+  bool is_consequence;  ///< of another rank's failure
+  char message[4096];   ///< empty if there is none
+};
+
 /// A process forked from this one.
 struct ChildProcess {
   pid_t id;
-  Descriptor output;  ///< its report; closed when it has ended
+  const ChildReport* report;
   bool ended = false;
-  int status = 0;               ///< see waitpid
-  std::string report{};         ///< the message of its exception
-  bool is_consequence = false;  ///< the exception says that another rank has failed
+  int status = 0;  ///< see waitpid
 
   [[nodiscard]] bool failed() const noexcept { return ended && status != 0; }
+  void collect() noexcept { ended = ended || ::waitpid(id, &status, WNOHANG) == id; }
   [[nodiscard]] std::string how() const {
-    if (!report.empty()) return "threw: " + report;
+    if (report->message[0] != '\0') return std::string("threw: ") + report->message;
     if (!WIFSIGNALED(status)) return "exited with status " + std::to_string(WEXITSTATUS(status));
     const int number = WTERMSIG(status);
     return "was killed by signal " + std::to_string(number) + " (" + ::strsignal(number) + ")";
@@ -85,11 +90,18 @@ struct ChildProcess {
 /// The processes of `spawn_processes`. The destructor kills those that still run.
 class ChildProcesses {
  public:
-  ChildProcesses() = default;
+  /// @throws ConnectError if the system has no memory for the reports
+  explicit ChildProcesses(std::size_t most) {
+    const auto bytes = most * sizeof(ChildReport);
+    void* const shared = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) fail();
+    memory_ = posix::Mapping::from_native_handle({shared, bytes});
+  }
   ChildProcesses(const ChildProcesses&) = delete;
   ChildProcesses& operator=(const ChildProcesses&) = delete;
   ~ChildProcesses() {
-    kill();
+    for (const ChildProcess& child : all_)
+      if (!child.ended) ::kill(child.id, SIGKILL);
     wait(Deadline(no_timeout));
   }
   [[nodiscard]] const std::vector<ChildProcess>& all() const noexcept { return all_; }
@@ -97,77 +109,49 @@ class ChildProcesses {
   /// Starts a process that runs `body()` and exits. @throws ConnectError if the system cannot start one
   template <class Body>
   void start(Body&& body) {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) fail();
-    auto read_end = Descriptor::from_native_handle(ends[0]);
-    const auto write_end = Descriptor::from_native_handle(ends[1]);
+    auto* const report = static_cast<ChildReport*>(memory_.native_handle().address) + all_.size();
     const pid_t parent = ::getpid(), process = ::fork();
     if (process < 0) fail();
     if (process == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::_exit(::getppid() == parent ? run(body, write_end) : 1);  // what else is open or registered is the parent's
+      ::_exit(::getppid() == parent ? run(body, *report) : 1);  // what else is open or registered is the parent's
     }
-    all_.push_back({process, std::move(read_end)});
+    all_.push_back({process, report});
   }
   /// Waits until all have ended; returns whether they did before the deadline. Returns early if one fails and
   /// `until_failure`.
   bool wait(const Deadline& deadline, bool until_failure = false) {
-    for (;;) {
-      std::vector<pollfd> open;
-      for (ChildProcess& child : all_) {
-        collect(child);
-        if (child.failed() && until_failure) return false;
-        if (!child.ended) open.push_back({child.output.native_handle(), 0, 0});
-      }
-      if (open.empty()) return true;
-      if (deadline.expired()) return false;
-      ::poll(open.data(), open.size(), 50);  // ends as soon as a process does, unless it has left the pipe to another
-    }
-  }
-  void kill() noexcept {
-    for (const ChildProcess& child : all_)
-      if (!child.ended) ::kill(child.id, SIGKILL);
+    const auto all_ended = [&] {
+      for (ChildProcess& child : all_) child.collect();
+      return std::ranges::all_of(all_, &ChildProcess::ended);
+    };
+    const auto failed = [&] { return until_failure && std::ranges::any_of(all_, &ChildProcess::failed); };
+    return poll_until(deadline, all_ended, failed) == WaitEnd::ready;
   }
 
  private:
-  static constexpr std::size_t longest_report = 4000;  // bytes; a pipe takes that many at once
-
   /// Returns the exit status of a child.
   template <class Body>
-  static int run(Body& body, const Descriptor& output) noexcept {
-    char kind = 'e';
-    std::string report;
+  static int run(Body& body, ChildReport& report) noexcept {
+    int status = 0;
     try {
       body();
-    } catch (const RevokedError& error) {
-      kind = 'c', report = error.what();
-    } catch (const RankFailure& error) {
-      kind = 'c', report = error.what();
-    } catch (const std::exception& error) {
-      report = error.what();
     } catch (...) {
-      report = detail::unknown_exception;
+      const auto current = RankException::current();
+      report.is_consequence = current.is_consequence;
+      current.message.copy(report.message, sizeof report.message - 1);
+      status = 1;
     }
     std::cout.flush();
     std::fflush(nullptr);
-    if (report.empty()) return 0;
-    report = (kind + report).substr(0, longest_report);
-    return ::write(output.native_handle(), report.data(), report.size()) < 0 ? 2 : 1;
-  }
-  static void collect(ChildProcess& child) {
-    if (child.ended || ::waitpid(child.id, &child.status, WNOHANG) != child.id) return;
-    child.ended = true;
-    char bytes[longest_report];
-    if (const auto count = ::read(child.output.native_handle(), bytes, sizeof bytes); count > 0) {
-      child.is_consequence = bytes[0] == 'c';
-      child.report.assign(bytes + 1, bytes + count);
-    }
+    return status;
   }
   [[noreturn]] static void fail() {
     throw ConnectError(std::string("cannot start a process: ") + std::strerror(errno),
                        {.operation = "spawn_processes"});
   }
 
+  posix::Mapping memory_;
   std::vector<ChildProcess> all_;
 };
 
@@ -232,7 +216,7 @@ DISTX_INLINE void run_processes(int count, const std::function<void(FileConnecto
     throw InvalidArgument("invalid number of processes " + std::to_string(count) + ": must be at least 1",
                           {.operation = "spawn_processes"});
   const TemporaryFolder folder;
-  ChildProcesses processes;
+  ChildProcesses processes(static_cast<std::size_t>(count));
   // Otherwise the children would write it, too.
   std::cout.flush();
   std::fflush(nullptr);
@@ -242,22 +226,17 @@ DISTX_INLINE void run_processes(int count, const std::function<void(FileConnecto
       f(connector);
     });
   if (!processes.wait(Deadline(no_timeout), true)) processes.wait(Deadline(grace));
-  std::vector<int> failed;
-  for (int rank = 0; rank < count; ++rank)
-    if (processes.all()[static_cast<std::size_t>(rank)].failed()) failed.push_back(rank);
-  if (failed.empty()) return;
   // Those that say that another one failed do not say why.
   std::string text;
   int first = -1;
   for (const bool consequences : {false, true})
-    for (const int rank : failed) {
+    for (int rank = 0; rank < count; ++rank) {
       const ChildProcess& process = processes.all()[static_cast<std::size_t>(rank)];
-      if (process.is_consequence != consequences || (consequences && first >= 0)) continue;
+      if (!process.failed() || process.report->is_consequence != consequences || (consequences && first >= 0)) continue;
       if (first < 0) first = rank;
-      text += (text.empty() ? "" : "; ") + ("rank " + std::to_string(rank) + " of " + std::to_string(count) + " ") +
-              process.how();
+      text += (text.empty() ? "" : "; ") + control::name_of(rank, count) + " " + process.how();
     }
-  throw RankFailure(text, first, nullptr, {.operation = "spawn_processes", .size = count});
+  if (first >= 0) throw RankFailure(text, first, nullptr, {.operation = "spawn_processes", .size = count});
 }
 
 }  // namespace detail::file

@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "distx/connect/connector.hpp"
-#include "distx/connect/control/connector.hpp"
 
 namespace distx::inline DISTX_ABI {
 
@@ -26,7 +25,7 @@ struct FileConnectorOptions {
 ///
 /// Any user that can write to the folder could take part in the job, so the folder must belong to the user that runs it
 /// and be writable for nobody else. Rank 0 makes it with mode 0700 if there is none; files in it have mode 0600.
-class FileConnector : public detail::ControlConnector {
+class FileConnector : public detail::ErasedConnector {
  public:
   /// Joins the other ranks in `folder`. Collective; blocks until all ranks have joined.
   ///
@@ -48,13 +47,15 @@ class FileConnector : public detail::ControlConnector {
 
   /// Returns a connector of the ranks that are left, as `AnyConnector::shrink` describes. The end of a process of
   /// another host may be noticed at the deadline only.
-  [[nodiscard]] FileConnector shrink(Timeout deadline = default_deadline) { return FileConnector(shrunk(deadline)); }
+  [[nodiscard]] FileConnector shrink(Timeout deadline = default_deadline) {
+    return FileConnector(self_->shrink(deadline));
+  }
   /// Returns a connector of these ranks and of the processes that wait to join, as `AnyConnector::grow` describes.
-  [[nodiscard]] FileConnector grow() { return FileConnector(grown()); }
+  [[nodiscard]] FileConnector grow() { return FileConnector(self_->grow()); }
 
  private:
-  explicit FileConnector(std::shared_ptr<detail::control::ControlGroup> group) noexcept
-      : ControlConnector(std::move(group)) {}
+  explicit FileConnector(std::shared_ptr<detail::VirtualConnector> group) noexcept
+      : ErasedConnector(std::move(group)) {}
 };
 
 static_assert(Connector<FileConnector> && HasFailureChannel<FileConnector>);

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "distx/connect/connector.hpp"
-#include "distx/connect/control/connector.hpp"
 
 namespace distx::inline DISTX_ABI {
 
@@ -31,7 +30,7 @@ struct TcpConnectorOptions {
 /// Destroying it on rank 0 blocks until the other ranks have destroyed theirs, up to the deadline, because rank 0
 /// passes on their failures; after an error of it or of a communicator, for two seconds at most. In a process that
 /// is forked from a rank's, calls throw InvalidState, and the destructor does nothing.
-class TcpConnector : public detail::ControlConnector {
+class TcpConnector : public detail::ErasedConnector {
  public:
   /// Joins the other ranks. Collective; blocks until all ranks have joined.
   ///
@@ -44,8 +43,7 @@ class TcpConnector : public detail::ControlConnector {
   /// @throws TimeoutError naming the missing ranks; RankFailure if a rank's process exits
   TcpConnector(const std::string& host, int port, int rank, int size, const TcpConnectorOptions& options = {});
   /// For launchers, which make the group.
-  explicit TcpConnector(std::shared_ptr<detail::control::ControlGroup> group) noexcept
-      : ControlConnector(std::move(group)) {}
+  explicit TcpConnector(std::shared_ptr<detail::VirtualConnector> group) noexcept : ErasedConnector(std::move(group)) {}
   /// Joins the job whose rank 0 listens at the address, once its ranks call `grow`. Blocks until then.
   ///
   /// The new ranks follow those of the job, in the order in which they have connected.
@@ -58,10 +56,12 @@ class TcpConnector : public detail::ControlConnector {
   /// Returns a connector of the ranks that are left, as `AnyConnector::shrink` describes. It uses the connections of
   /// this one, so rank 0 must be among them.
   /// @throws ConnectError if rank 0, which serves the others, is lost or does not enter the call before the deadline
-  [[nodiscard]] TcpConnector shrink(Timeout deadline = default_deadline) { return TcpConnector(shrunk(deadline)); }
+  [[nodiscard]] TcpConnector shrink(Timeout deadline = default_deadline) {
+    return TcpConnector(self_->shrink(deadline));
+  }
 
   /// Returns a connector of these ranks and of the processes that wait to join, as `AnyConnector::grow` describes.
-  [[nodiscard]] TcpConnector grow() { return TcpConnector(grown()); }
+  [[nodiscard]] TcpConnector grow() { return TcpConnector(self_->grow()); }
 };
 
 static_assert(Connector<TcpConnector> && HasFailureChannel<TcpConnector>);

@@ -7,6 +7,7 @@ namespace distx::inline DISTX_ABI::detail::file {
 
 using control::Frame;
 using control::FrameKind;
+using control::time_point;
 
 /// The transport of a rank in a folder, where each rank has a root: it writes the frames that it submits to files and
 /// reads those of the others, so the loss of any rank ends nothing.
@@ -57,11 +58,15 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
     candidates_ = candidates_in(job_.outer, self().process);
     return !candidates_.empty();
   }
-  bool receive(bool is_long) override {
+  time_point receive(std::chrono::microseconds pause) override {
     const std::lock_guard lock(mutex_);
+    const auto now = Deadline::clock::now();
+    const bool is_long = pause > std::chrono::microseconds(500), is_over = now >= next_end();
     if (self().part) receive_call(is_long);
-    if (self().shrink_limit && !enter_next() && is_long) look_at_all();
-    return true;
+    if (self().shrink_limit) enter_next();
+    if (is_over || (is_long && self().shrink_limit)) look_at_all();
+    expire(now);
+    return std::min(now + pause, next_end());
   }
   void look_for(std::uint64_t identity) override try {
     const std::lock_guard lock(mutex_);
@@ -69,21 +74,10 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
     // For callers that poll without a pause: to look at every process costs more than to look for one file.
     if (!next_look_.expired()) return;
     read_failure();
-    for (int other = 0, generation = job_.generation; other < size() && generation == job_.generation; ++other)
-      look_at_process(other);
+    for (int other = 0; other < size(); ++other) look_at_process(other);
     next_look_ = Deadline(std::chrono::milliseconds(5));
   } catch (const ConnectError& error) {
     inbox.note_own(identity, error.message());  // without the folder no rank can reach the others
-  }
-  [[nodiscard]] std::optional<std::string> overdue(const Timeout& limit) override {
-    const std::lock_guard lock(mutex_);
-    look_at_all();
-    return ControlRoot::overdue(inbox.rank, limit);
-  }
-  void expire() override {
-    const std::lock_guard lock(mutex_);
-    look_at_all();
-    expire_waits(inbox.rank);
   }
 
  private:
@@ -112,11 +106,11 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
     // The others are read one after the other, so that a wait looks for one file.
     for (; self().part && awaited_ < size(); ++awaited_)
       if (!has_part(awaited_)) break;
-    if (awaited_ == size() && self().part) settle_call();  // rank 0 may have decided on the next generation
-    if (!self().part) {
-      remove_earlier();
-      return;
+    if (awaited_ == size() && self().part) {  // of `grow`
+      settle_call();
+      if (self().part) enter_next();
     }
+    if (!self().part) return remove_earlier();
     if (!is_long) return;
     read_failure();
     look_at(awaited_ % size());
@@ -148,8 +142,7 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
 
   void look_at_all() {
     read_failure();
-    for (int other = 0, generation = job_.generation; other < size() && generation == job_.generation; ++other)
-      look_at(other);
+    for (int other = 0; other < size(); ++other) look_at(other);
   }
   /// Looks whether the process of another rank has ended, which takes no file if it is one of another host.
   void look_at_process(int other) {
@@ -163,10 +156,9 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
         !left && has_ended(record(other).process, self().process) && !folder().has(job_.file(left_file(other)));
     SentError failure{'f', other, name_and_process(other) + " exited unexpectedly"};
     if (exited) report(failure);  // also for the ranks of other hosts, which do not see it
-    const int generation = job_.generation;
-    (void)has_part(other);  // it may have entered the call before it ended
-    if (exited && generation == job_.generation) read_failure();
-    if (generation != job_.generation || !record(other).is_here()) return;
+    (void)has_part(other);        // it may have entered the call before it ended
+    if (exited) read_failure();
+    if (!record(other).is_here()) return;
     if (left) return end(other, control::RankEnd::left, control::destroyed(name(other)));
     if (exited) return end(other, control::RankEnd::exited, failure.message);
     if (record(other).shrink_limit) return;
@@ -179,9 +171,8 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
     if (failure.message.empty() || failure.failed_rank < 0 || failure.failed_rank >= size())
       failure = {'r', inbox.rank == 0 ? size() - 1 : 0,
                  "a rank failed, and '" + (folder().path() / job_.file(failure_file)).string() + "' does not say why"};
-    const int generation = job_.generation;
-    if (failure.failed_rank != inbox.rank) (void)has_part(failure.failed_rank);
-    if (generation != job_.generation || failure.failed_rank == inbox.rank) return;
+    if (failure.failed_rank == inbox.rank) return;
+    (void)has_part(failure.failed_rank);
     end(failure.failed_rank, failure.type == 'f' ? control::RankEnd::exited : control::RankEnd::threw, failure.message);
   }
   void report(const SentError& failure) const noexcept try {
@@ -194,17 +185,14 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
   std::optional<Frame> grow(Frame result) override {
     if (result.body.empty()) return result;
     if (inbox.rank == 0) decide(true);
-    if (enter_next()) return result;
+    if (folder().has(job_.file(next_file))) return std::nullopt;  // `receive` enters it
     if (!record(0).is_here()) return first_end_->frame(FrameKind::fail);
     if (record(0).shrink_limit) return SentError{'r', -1, control::shrinks(name(0))}.frame(FrameKind::fail);
     return std::nullopt;
   }
   /// The first rank that finds all others in `shrink` or ended, or the deadline over, decides for all.
   bool may_shrink() override {
-    if (self().shrink_limit) {
-      decide(false);
-      (void)enter_next();
-    }
+    if (self().shrink_limit) decide(false);
     return false;
   }
   /// Decides on the next generation, unless another rank has done so before.
@@ -219,27 +207,25 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
         if (job_.outer.put_first(answer_file(one.who), answer)) next.members.push_back(one);
     (void)folder().put_first(job_.file(next_file), next.text());
   }
-  /// Enters the generation on which a rank has decided; returns whether one has.
-  bool enter_next() {
+  /// Enters the generation on which a rank has decided, if one has.
+  void enter_next() {
     const auto text = read(next_file);
-    if (!text) return false;
+    if (!text) return;
     const auto next = Generation::from(text);
     const int rank = next.rank_of(std::to_string(inbox.rank));
     if (rank < 0) {
       const auto reason = left_behind(control::timeout_of(self().shrink_limit.value_or(0)), {}).message();
-      inbox.deliver(SentError{'c', -1, reason}.frame(FrameKind::refuse));
-      return true;
+      return inbox.deliver(SentError{'c', -1, reason}.frame(FrameKind::refuse));
     }
     const auto left = job_.file(left_file(inbox.rank));
-    auto part = std::move(self().part);  // of `grow`
+    const bool grows = self().part.has_value();
     ++job_.generation;
     folder().put(job_.file(members_file), *text);
     folder().put(left, {});
     inbox.rank = rank;
     calls_ = 0;
     replace(records_of(next.processes()));
-    self().part = std::move(part);
-    return true;
+    if (grows) inbox.deliver({FrameKind::result, "1"});
   }
 
   std::mutex mutex_;

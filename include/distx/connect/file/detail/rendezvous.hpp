@@ -53,12 +53,33 @@ class Rendezvous {
   void leave(const Membership& job) const noexcept try {
     if (const auto hello = Hello::from(job.inner.read(hello_of(rank_))); hello && hello->word == mine_.word)
       job.inner.remove(hello_of(rank_));
-    for (const auto& name : job.inner.names())
-      if (name.starts_with("hello-"))
-        if (const auto hello = Hello::from(job.inner.read(name)); !hello || !has_ended(hello->process, mine_.process))
-          return;
-    job.remove();
+    if (state_of(job.inner).over) job.remove();
   } catch (...) {  // the error that broke the rendezvous is reported
+  }
+
+  /// What the files of a job say of it.
+  struct JobState {
+    bool over = true;         ///< all processes have ended
+    bool began = false;       ///< there are processes
+    bool made_outer = false;  ///< see Membership
+  };
+  [[nodiscard]] JobState state_of(const Folder& inner) const {
+    JobState state;
+    for (const auto& name : inner.names()) {
+      Generation generation;
+      if (name.starts_with("hello-")) {
+        const auto hello = Hello::from(inner.read(name)).value_or(Hello());
+        generation = {hello.made_outer, {{hello.word, hello.process}}};
+      } else if (name.starts_with(members_file)) {
+        generation = Generation::from(inner.read(name));
+      }
+      state.made_outer = state.made_outer || generation.made_outer;
+      for (const auto& member : generation.members) {
+        state.began = true;
+        state.over = state.over && has_ended(member.process, mine_.process);
+      }
+    }
+    return state;
   }
 
   // ---- Rank 0 ----
@@ -109,25 +130,10 @@ class Rendezvous {
   void remove_abandoned(const Folder& outer) {
     for (const auto& job : outer.names()) {
       const auto inner = job.starts_with("run-") ? outer.inside(job) : std::nullopt;
-      if (!inner) continue;
-      bool over = true, made = false, began = false;  // a folder without processes may be another job that begins now
-      for (const auto& name : inner->names()) {
-        std::vector<Process> processes;
-        if (name.starts_with("hello-")) {
-          const auto hello = Hello::from(inner->read(name));
-          processes.push_back(hello ? hello->process : Process());
-          made = made || (hello && hello->made_outer);
-        } else if (name.starts_with(members_file)) {
-          const auto generation = Generation::from(inner->read(name));
-          made = made || generation.made_outer;
-          processes = generation.processes();
-        }
-        for (const auto& process : processes) over = over && has_ended(process, mine_.process);
-        began = began || !processes.empty();
-      }
-      if (!over || !began) continue;
+      const auto state = inner ? state_of(*inner) : JobState();
+      if (!state.over || !state.began) continue;  // without processes it may be another job that begins now
       outer.remove_folder(job);
-      mine_.made_outer = mine_.made_outer || made;
+      mine_.made_outer = mine_.made_outer || state.made_outer;
     }
   }
 

@@ -7,7 +7,9 @@
 #include <string>
 #include <string_view>
 
-#include "distx/connect/tcp/detail/socket.hpp"
+#include "distx/connect/tcp/detail/connection.hpp"
+#include "distx/connect/tcp/detail/sha256.hpp"
+#include "distx/posix/random_name.hpp"
 #include "distx/posix/small_file.hpp"
 
 // How two ranks prove to each other that they know the token, before either reads anything else. All messages have a
@@ -19,27 +21,20 @@
 namespace distx::inline DISTX_ABI::detail::tcp {
 
 inline constexpr std::string_view magic = "distx/1\n";
-inline constexpr std::size_t greeting_bytes = magic.size() + sizeof(Digest);
-inline constexpr std::size_t answer_bytes = greeting_bytes + sizeof(Digest);
+inline constexpr std::size_t greeting_bytes = magic.size() + digest_bytes;
+inline constexpr std::size_t answer_bytes = greeting_bytes + digest_bytes;
 
-[[nodiscard]] inline std::string_view bytes_of(const Digest& digest) noexcept {
-  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
-}
-[[nodiscard]] inline Digest digest_from(std::string_view bytes) noexcept {
-  Digest digest{};
-  std::memcpy(digest.data(), bytes.data(), digest.size());
-  return digest;
-}
+[[nodiscard]] inline std::string random_nonce() { return posix::random_name(digest_bytes); }
+/// The reply to a wrong proof.
+[[nodiscard]] inline std::string refusal() { return std::string(digest_bytes, '\0'); }
 
 /// Returns the proof that the side of that role ("rank" or "root") knows the token.
-[[nodiscard]] inline Digest proof(std::string_view token, std::string_view role, const Digest& root_nonce,
-                                  const Digest& rank_nonce) {
-  std::string message(role);
-  message.append(bytes_of(root_nonce)).append(bytes_of(rank_nonce));
-  return hmac_sha256(token, message);
+[[nodiscard]] inline std::string proof(std::string_view token, std::string role, std::string_view root_nonce,
+                                       std::string_view rank_nonce) {
+  return hmac_sha256(token, role.append(root_nonce).append(rank_nonce));
 }
 
-[[nodiscard]] inline std::string greeting(const Digest& nonce) { return std::string(magic).append(bytes_of(nonce)); }
+[[nodiscard]] inline std::string greeting(std::string_view nonce) { return std::string(magic).append(nonce); }
 
 /// Why a rank could not join.
 struct JoinProblem {
@@ -49,25 +44,21 @@ struct JoinProblem {
 
 /// A rank's side, over a socket that has just been connected. Blocks until `end`.
 /// @return null if both sides have proven the token
-[[nodiscard]] inline std::optional<JoinProblem> prove_as_rank(int descriptor, std::string_view token,
+[[nodiscard]] inline std::optional<JoinProblem> prove_as_rank(BufferedSocket& socket, std::string_view token,
                                                               Deadline::clock::time_point end) {
-  char received[greeting_bytes];
-  if (const int code = read_all(descriptor, received, sizeof received, end); code != 0)
+  const auto problem_of = [](int code) {
     return JoinProblem{code == ENODATA     ? "the connection was closed"
-                       : code == ETIMEDOUT ? "the process there did not send a challenge"
+                       : code == ETIMEDOUT ? "the process there did not answer"
                                            : system_message(code)};
-  const std::string_view text(received, sizeof received);
-  if (!text.starts_with(magic)) return JoinProblem{"another program listens there", true};
-  const Digest root_nonce = digest_from(text.substr(magic.size()));
-  const Digest nonce = random_digest();
-  const auto answer = greeting(nonce).append(bytes_of(proof(token, "rank", root_nonce, nonce)));
-  Digest answered{};
-  int code = write_all(descriptor, answer, end);
-  if (code == 0) code = read_all(descriptor, reinterpret_cast<char*>(answered.data()), answered.size(), end);
-  if (code != 0) return JoinProblem{code == ENODATA ? "the connection was closed" : system_message(code)};
-  if (equal_digests(answered, Digest{}))
-    return JoinProblem{"rank 0 has another token: set the same DISTX_TOKEN on every rank", true};
-  if (!equal_digests(answered, proof(token, "root", root_nonce, nonce)))
+  };
+  if (const int code = socket.exchange(greeting_bytes, end); code != 0) return problem_of(code);
+  if (socket.take(magic.size()) != magic) return JoinProblem{"another program listens there", true};
+  const auto root_nonce = socket.take(digest_bytes), nonce = random_nonce();
+  socket.append(greeting(nonce) + proof(token, "rank", root_nonce, nonce));
+  if (const int code = socket.exchange(digest_bytes, end); code != 0) return problem_of(code);
+  const auto answer = socket.take(digest_bytes);
+  if (answer == refusal()) return JoinProblem{"rank 0 has another token: set the same DISTX_TOKEN on every rank", true};
+  if (!equal_digests(answer, proof(token, "root", root_nonce, nonce)))
     return JoinProblem{"the process there does not know the token", true};
   return std::nullopt;
 }

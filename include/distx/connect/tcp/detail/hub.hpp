@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <list>
+#include <atomic>
+#include <sstream>
+#include <thread>
 
-#include "distx/connect/tcp/detail/hub_connection.hpp"
 #include "distx/connect/tcp/detail/strangers.hpp"
-#include "distx/connect/tcp/detail/transport.hpp"
-#include "distx/core/detail/early_warning.hpp"
+#include "distx/core/detail/start_thread.hpp"
 
 namespace distx::inline DISTX_ABI::detail::tcp {
 
@@ -17,14 +17,14 @@ class Hub final : public TcpTransport, control::ControlRoot {
   static constexpr std::size_t most_hello_bytes = 4096;
 
   Hub(Listener listener, const JoinTerms& terms, const Deadline& deadline)
-      : TcpTransport(terms.where()),
-        ControlRoot("tcp", terms.size, true),
+      : ControlRoot("tcp", terms.size, true),
         listener_(std::move(listener)),
         token_(terms.token),
         limit_(terms.deadline),
-        join_end_(deadline.end()) {
+        join_end_(deadline.end()),
+        wake_(terms.where()) {
     inbox.rank = 0;
-    if (EarlyWarning::is_on()) warning_.emplace(limit_);
+    if (warning_) warning_.emplace(limit_);
     ranks_[0] = {.presence = Presence::here, .channel = &inbox, .process = posix::this_process()};
     if (size() == 1) welcome();
     thread_ = start_thread([this] { run(); }, terms.where());
@@ -105,7 +105,9 @@ class Hub final : public TcpTransport, control::ControlRoot {
     changed_.notify_all();
   }
   void end_connections() {
-    stop();
+    stopped_ = true;
+    wake_.wake();
+    if (thread_.joinable()) thread_.join();
     for (auto& connection : connections_) {
       connection.socket.flush();
       connection.socket.shut_down();
@@ -153,7 +155,7 @@ class Hub final : public TcpTransport, control::ControlRoot {
   void serve(Connection& connection) {
     if (!connection.socket.is_open()) return;
     const bool has_joined = connection.stage == Stage::joined;
-    const bool open = connection.socket.receive(has_joined ? BufferedSocket::most_at_a_time : most_hello_bytes);
+    const bool open = connection.socket.receive(has_joined ? BufferedSocket::most_at_a_time : most_hello_bytes) == 0;
     if (connection.stage == Stage::challenged) challenge(connection);
     while (connection.stage == Stage::proven || connection.stage == Stage::joined) {
       if (connection.stage == Stage::proven && connection.socket.received().size() > most_hello_bytes) {
@@ -175,19 +177,19 @@ class Hub final : public TcpTransport, control::ControlRoot {
     const auto known = std::min(received.size(), magic.size());
     if (received.substr(0, known) != magic.substr(0, known)) return connection.socket.close();
     if (received.size() < answer_bytes) return;
-    const Digest nonce = digest_from(received.substr(magic.size()));
-    const Digest proven = digest_from(received.substr(greeting_bytes));
-    connection.socket.take(answer_bytes);
+    const auto answer = connection.socket.take(answer_bytes);
+    const auto nonce = std::string_view(answer).substr(magic.size(), digest_bytes);
+    const auto proven = std::string_view(answer).substr(greeting_bytes);
     if (equal_digests(proven, proof(token_, "rank", connection.nonce, nonce))) {
       connection.stage = Stage::proven;
       tune(connection.socket.native_handle());
       connections_.splice(connections_.end(), strangers_.all(),
                           std::ranges::find(strangers_.all(), &connection, [](auto& one) { return &one; }));
-      connection.socket.append(bytes_of(proof(token_, "root", connection.nonce, nonce)));
+      connection.socket.append(proof(token_, "root", connection.nonce, nonce));
     } else {
       ++wrong_tokens_;
       connection.stage = Stage::closing;
-      connection.socket.append(bytes_of(Digest{}));
+      connection.socket.append(refusal());
     }
     connection.socket.flush();
   }
@@ -212,46 +214,31 @@ class Hub final : public TcpTransport, control::ControlRoot {
     const int their_size = in.small(1 << 20);
     const auto limit = in.number();
     const auto left = in.number();
-    auto process = control::read_process(in);
-    if (!in.complete()) return false;
+    Process process;
+    if (!(std::istringstream(std::string(in.text())) >> process) || !in.complete()) return false;
     if (their_size == 0) {
       connection.stage = Stage::waiting;
       connection.end = time_point::max();
       connection.process = std::move(process);
       return true;
     }
-    connection.end = Deadline::clock::now() + Connection::introduction;
-    const auto error = disagreement(ranks_, rank, their_size, process);
-    if (!error) {
-      auto& known = record(rank);
-      known.presence = Presence::here;
-      known.channel = &connection;
-      known.process = std::move(process);
-      connection.rank = rank;
-      connection.stage = Stage::joined;
-      if (const Deadline theirs(control::timeout_of(left)); theirs.end() < join_end_) {
-        join_end_ = theirs.end();
-        limit_ = control::timeout_of(limit);
-      }
-    }
-    if (error || refused_) {
-      const bool late = joined_;
-      if (error && !late && !refused_) refuse(*error);
-      connection.deliver((late || !refused_ ? *error : *refused_).frame(control::FrameKind::refuse));
-      connection.stage = Stage::closing;
-      connection.rank = -1;
-      if (rank < size()) {
-        auto& known = record(rank);
-        known.refused = true;
-        if (known.channel == &connection) {
-          known.channel = nullptr;
-          known.presence = Presence::over;
-        }
-      }
+    auto error = disagreement(ranks_, rank, their_size, process);
+    if (error && !joined_ && !refused_) refuse(*error);
+    if (refused_) error = refused_;
+    if (error) {
+      connection.deliver(error->frame(control::FrameKind::refuse));
+      connection.dismiss();
+      if (rank < size()) record(rank).refused = true;
       return true;
     }
-    if (std::all_of(ranks_.begin(), ranks_.end(), [](const auto& one) { return one.presence == Presence::here; }))
-      welcome();
+    record(rank) = {.presence = Presence::here, .channel = &connection, .process = std::move(process)};
+    connection.rank = rank;
+    connection.stage = Stage::joined;
+    if (const Deadline theirs(control::timeout_of(left)); theirs.end() < join_end_) {
+      join_end_ = theirs.end();
+      limit_ = control::timeout_of(limit);
+    }
+    if (absent_ranks() == 0) welcome();
     return true;
   }
   std::optional<control::Frame> grow(control::Frame result) override {
@@ -274,10 +261,15 @@ class Hub final : public TcpTransport, control::ControlRoot {
   Timeout limit_;
   time_point join_end_;
 
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  WakeEvent wake_;
   std::list<Connection> connections_;  ///< that have proven the token
   Strangers strangers_;
+  std::atomic<bool> stopped_{false};
   bool broken_ = false;
   std::size_t wrong_tokens_ = 0;
+  std::jthread thread_;
 };
 
 }  // namespace distx::inline DISTX_ABI::detail::tcp

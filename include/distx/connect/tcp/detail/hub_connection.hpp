@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/connect/control/root.hpp"
-#include "distx/connect/tcp/detail/connection.hpp"
 #include "distx/connect/tcp/detail/handshake.hpp"
+#include "distx/connect/tcp/detail/transport.hpp"
 
 // The connections of rank 0, and which ranks can join. See Hub.
 namespace distx::inline DISTX_ABI::detail::tcp {
@@ -10,7 +10,6 @@ namespace distx::inline DISTX_ABI::detail::tcp {
 using control::Process;
 using control::RankRecord;
 using control::SentError;
-using control::time_point;
 
 /// One of rank 0's connections, to a rank or a stranger.
 struct HubConnection final : control::RankChannel {
@@ -32,7 +31,7 @@ struct HubConnection final : control::RankChannel {
   BufferedSocket socket;
   Stage stage = Stage::challenged;
   Process process;  ///< while it waits to be admitted
-  Digest nonce{};
+  std::string nonce;
   time_point end{};
 };
 

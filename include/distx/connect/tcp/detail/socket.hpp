@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -16,7 +14,6 @@
 #include <vector>
 
 #include "distx/connect/detail/variables.hpp"
-#include "distx/connect/tcp/detail/sha256.hpp"
 #include "distx/core/deadline.hpp"
 #include "distx/core/error.hpp"
 #include "distx/posix/descriptor.hpp"
@@ -52,15 +49,9 @@ struct SocketAddress {
   socklen_t length = 0;
 
   [[nodiscard]] const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&bytes); }
-  [[nodiscard]] bool is_loopback() const noexcept {
-    if (bytes.ss_family == AF_INET) {
-      sockaddr_in v4;
-      std::memcpy(&v4, &bytes, sizeof v4);
-      return (ntohl(v4.sin_addr.s_addr) >> 24) == 127;
-    }
-    sockaddr_in6 v6;
-    std::memcpy(&v6, &bytes, sizeof v6);
-    return bytes.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+  [[nodiscard]] bool is_loopback() const {
+    const auto text = to_string();
+    return text.starts_with("127.") || text == "::1";
   }
   /// Returns the address without the port, in numbers.
   [[nodiscard]] std::string to_string() const {
@@ -76,10 +67,10 @@ struct SocketAddress {
 };
 
 /// Returns the address of a socket on this host; its port is 0 if the system does not say it.
-[[nodiscard]] inline SocketAddress own_address(const Descriptor& socket) noexcept {
+[[nodiscard]] inline SocketAddress own_address(int socket) noexcept {
   SocketAddress own;
   own.length = sizeof own.bytes;
-  ::getsockname(socket.native_handle(), reinterpret_cast<sockaddr*>(&own.bytes), &own.length);
+  ::getsockname(socket, reinterpret_cast<sockaddr*>(&own.bytes), &own.length);
   return own;
 }
 
@@ -110,13 +101,12 @@ struct Resolution {
   }
   ::freeaddrinfo(found);
   // Both families are tried; IPv4 first, since a rank 0 that binds one address binds the first.
-  std::stable_sort(result.addresses.begin(), result.addresses.end(), [](const auto& a, const auto& b) {
-    return a.bytes.ss_family == AF_INET && b.bytes.ss_family != AF_INET;
-  });
+  std::stable_partition(result.addresses.begin(), result.addresses.end(),
+                        [](const auto& address) { return address.bytes.ss_family == AF_INET; });
   return result;
 }
 
-/// Makes a socket that never blocks and is not inherited by other programs; null if the system refuses.
+/// Makes a socket that never blocks and is not inherited by other programs; null, with `errno`, if the system refuses.
 [[nodiscard]] inline Descriptor open_socket(const SocketAddress& address) noexcept {
   return Descriptor::from_native_handle(
       ::socket(address.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -151,54 +141,23 @@ inline void tune(int descriptor) noexcept {
   }
 }
 
-/// Connects to one address; returns 0 or an error code of the system.
-[[nodiscard]] inline int connect_socket(const Descriptor& socket, const SocketAddress& address,
-                                        Deadline::clock::time_point end) noexcept {
-  if (::connect(socket.native_handle(), address.get(), address.length) == 0) return 0;
-  if (errno != EINPROGRESS && errno != EINTR) return errno;
-  if (!await_events(socket.native_handle(), POLLOUT, end)) return ETIMEDOUT;
-  int code = 0;
-  socklen_t length = sizeof code;
-  return ::getsockopt(socket.native_handle(), SOL_SOCKET, SO_ERROR, &code, &length) == 0 ? code : errno;
-}
-
-/// Moves that many bytes by `move(done, count)`, a call of send or recv; returns 0, an error code of the system, or
-/// ENODATA if the other side closed the connection.
-template <class Move>
-[[nodiscard]] int move_all(int descriptor, short events, std::size_t count, Deadline::clock::time_point end,
-                           Move&& move) noexcept {
-  for (std::size_t done = 0; done < count;) {
-    const auto moved = move(done, count - done);
-    if (moved == 0) return ENODATA;
-    if (moved > 0) {
-      done += static_cast<std::size_t>(moved);
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      if (!await_events(descriptor, events, end)) return ETIMEDOUT;
-    } else if (errno != EINTR) {
-      return errno;
-    }
+/// Returns a socket that is connected to the address; null, with `errno`, if that fails or lasts longer.
+[[nodiscard]] inline Descriptor connected_socket(const SocketAddress& address,
+                                                 Deadline::clock::time_point end) noexcept {
+  auto socket = open_socket(address);
+  if (!socket) return {};
+  int code = ::connect(socket.native_handle(), address.get(), address.length) == 0 ? 0 : errno;
+  if (code == EINPROGRESS || code == EINTR) {
+    socklen_t length = sizeof code;
+    if (!await_events(socket.native_handle(), POLLOUT, end))
+      code = ETIMEDOUT;
+    else if (::getsockopt(socket.native_handle(), SOL_SOCKET, SO_ERROR, &code, &length) != 0)
+      code = errno;
   }
-  return 0;
-}
-[[nodiscard]] inline int write_all(int descriptor, std::string_view bytes, Deadline::clock::time_point end) noexcept {
-  return move_all(descriptor, POLLOUT, bytes.size(), end, [&](std::size_t done, std::size_t count) {
-    return ::send(descriptor, bytes.data() + done, count, MSG_NOSIGNAL);
-  });
-}
-[[nodiscard]] inline int read_all(int descriptor, char* bytes, std::size_t count,
-                                  Deadline::clock::time_point end) noexcept {
-  return move_all(descriptor, POLLIN, count, end,
-                  [&](std::size_t done, std::size_t left) { return ::recv(descriptor, bytes + done, left, 0); });
-}
-
-/// Returns 256 random bits.
-/// @throws ConnectError if the system has none
-[[nodiscard]] inline Digest random_digest() {
-  Digest bits;
-  if (::getentropy(bits.data(), bits.size()) != 0)
-    throw ConnectError("the system returned no random bits (" + system_message(errno) + ")",
-                       {.operation = "connect", .backend = "tcp"}, errno);
-  return bits;
+  tune(socket.native_handle());
+  if (code != 0) socket.reset();
+  errno = code;
+  return socket;
 }
 
 /// Rank 0's listening socket, and the addresses that the others use.
@@ -220,7 +179,7 @@ class Listener {
     ::setsockopt(socket_.native_handle(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (::bind(socket_.native_handle(), address.get(), address.length) != 0) refuse(errno);
     if (::listen(socket_.native_handle(), SOMAXCONN) != 0) refuse(errno);
-    endpoint_ = {named.host, own_address(socket_).port()};
+    endpoint_ = {named.host, own_address(socket_.native_handle()).port()};
     if (endpoint_.port == 0) refuse(errno);
   }
 

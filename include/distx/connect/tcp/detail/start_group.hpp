@@ -2,12 +2,17 @@
 #pragma once
 #include <memory>
 
+#include "distx/connect/tcp/detail/connect_to_root.hpp"
 #include "distx/connect/tcp/detail/hub.hpp"
-#include "distx/connect/tcp/detail/spoke.hpp"
 
 namespace distx::inline DISTX_ABI::detail::tcp {
 
 using control::ControlGroup;
+
+/// Returns what is left of a wait.
+[[nodiscard]] inline Timeout remaining(const Deadline& deadline) {
+  return deadline.unlimited() ? Timeout(no_timeout) : deadline.end() - Deadline::clock::now();
+}
 
 /// Returns a rank's group once all ranks have joined; or that of a process that joins a running job, once the ranks of
 /// the job have called `grow`. Blocks until then.
@@ -17,11 +22,9 @@ using control::ControlGroup;
                                                                std::shared_ptr<TcpTransport> transport,
                                                                const Deadline& deadline, const std::string& job = {}) {
   const auto context = terms.where();
-  // Rank 0 keeps the deadline of ranks that join together, and names the missing ones.
-  const auto end = deadline.unlimited() || !job.empty() ? deadline.end() : deadline.end() + std::chrono::seconds(1);
   const std::string after = "timed out after " + terms.deadline.to_string() + ": ";
   try {
-    auto next = transport->inbox.await_next(end, context);
+    auto next = transport->wait(remaining(deadline), context, &control::Inbox::await_next);
     if (!next && job.empty()) throw TimeoutError(after + "rank 0 does not answer", context);
     if (!next)
       throw ConnectError(after + job + " has not admitted this process: its ranks must call grow() from time to time",
@@ -47,13 +50,10 @@ using control::ControlGroup;
   const bool is_running = terms.size == 0;
   const auto address = root.endpoint.to_string();
   const auto name = is_running ? "rank 0" : control::name_of(0, terms.size);
-  auto spoke = std::make_shared<Spoke>(std::move(root.socket), name + " (at " + address + ") exited unexpectedly",
-                                       terms.where());
-  const auto left =
-      deadline.unlimited() ? control::no_limit : control::milliseconds_of(deadline.end() - Deadline::clock::now());
+  auto spoke = std::make_shared<Spoke>(std::move(root.socket), name + " (at " + address + ") exited unexpectedly");
   control::FrameWriter hello(control::FrameKind::hello);
-  hello.number(terms.rank).number(terms.size).number(control::milliseconds_of(terms.deadline)).number(left);
-  control::write_process(hello, posix::this_process());
+  hello.number(terms.rank).number(terms.size).number(control::milliseconds_of(terms.deadline));
+  hello.number(control::milliseconds_of(remaining(deadline))).text(posix::this_process().text());
   spoke->submit(hello.finish());
   return await_group(terms, std::move(spoke), deadline, is_running ? "the job at " + address : "");
 }

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "distx/connect/tcp/detail/socket.hpp"
+#include "distx/connect/tcp/detail/connection.hpp"
 
 namespace distx::inline DISTX_ABI::detail::tcp {
 
@@ -18,84 +18,67 @@ class StoreClient {
  public:
   using time_point = Deadline::clock::time_point;
 
-  [[nodiscard]] bool is_open() const noexcept { return static_cast<bool>(socket_); }
+  [[nodiscard]] bool is_open() const noexcept { return socket_.is_open(); }
   /// Returns why the last call has failed.
   [[nodiscard]] const std::string& problem() const noexcept { return problem_; }
   /// Returns the address of this host on the connection. @pre is_open()
-  [[nodiscard]] SocketAddress own_address() const noexcept { return tcp::own_address(socket_); }
+  [[nodiscard]] SocketAddress own_address() const noexcept { return tcp::own_address(socket_.native_handle()); }
 
   bool open(const Endpoint& endpoint, time_point end) {
     const auto [addresses, unresolved] = resolve(endpoint);
     problem_ = unresolved;
     for (const auto& address : addresses) {
-      auto socket = open_socket(address);
-      if (const int code = socket ? connect_socket(socket, address, end) : errno; code != 0) {
-        problem_ = system_message(code);
-        continue;
-      }
-      tune(socket.native_handle());
-      socket_ = std::move(socket);
-      std::string query(1, validate);
-      constexpr std::uint32_t magic_number = 0x3C85F7CE;
-      query.append(reinterpret_cast<const char*>(&magic_number), sizeof magic_number);
-      return send(query, end);
+      socket_ = BufferedSocket(connected_socket(address, end));
+      if (is_open()) return ask(bytes_of(validate) + bytes_of(magic_number), 0, end);
+      problem_ = system_message(errno);
     }
     return false;
   }
   bool set(std::string_view key, std::string_view value, time_point end) {
-    std::string query(1, set_value);
-    append(query, key);
-    append(query, value);
-    return send(query, end);
+    return ask(bytes_of(set_value) + text(key) + text(value), 0, end);
   }
   /// Waits until a key is set, and returns its value.
   std::optional<std::string> get(std::string_view key, time_point end) {
-    std::string query(1, wait_for_keys);
-    const std::uint64_t keys = 1;
-    query.append(reinterpret_cast<const char*>(&keys), sizeof keys);
-    append(query, key);
-    std::uint8_t stopped_waiting = 1;
-    if (!send(query, end) || !receive(&stopped_waiting, 1, end)) return std::nullopt;
-    query.assign(1, get_value);
-    append(query, key);
+    const auto await = bytes_of(wait_for_keys) + bytes_of(std::uint64_t{1}) + text(key);
+    if (!ask(await, 1, end) || socket_.take(1) != bytes_of('\0')) return std::nullopt;
     std::uint64_t length = 0;
-    if (stopped_waiting != 0 || !send(query, end) || !receive(&length, sizeof length, end)) return std::nullopt;
+    if (!ask(bytes_of(get_value) + text(key), sizeof length, end)) return std::nullopt;
+    std::memcpy(&length, socket_.take(sizeof length).data(), sizeof length);
     if (length > most_value_bytes) {
       fail("it sent a value of " + std::to_string(length) + " bytes");
       return std::nullopt;
     }
-    std::string value(length, '\0');
-    if (!receive(value.data(), value.size(), end)) return std::nullopt;
-    return value;
+    if (!ask({}, length, end)) return std::nullopt;
+    return socket_.take(length);
   }
 
  private:
   static constexpr char validate = 0, set_value = 1, get_value = 3, wait_for_keys = 6;
+  static constexpr std::uint32_t magic_number = 0x3C85F7CE;
   static constexpr std::uint64_t most_value_bytes = 1 << 20;
 
-  static void append(std::string& query, std::string_view text) {
-    const std::uint64_t length = text.size();
-    query.append(reinterpret_cast<const char*>(&length), sizeof length).append(text);
+  template <class Number>
+  static std::string bytes_of(Number value) {
+    return std::string(reinterpret_cast<const char*>(&value), sizeof value);
   }
+  static std::string text(std::string_view value) { return bytes_of(std::uint64_t{value.size()}).append(value); }
   bool fail(const std::string& problem) {
     problem_ = problem;
-    socket_.reset();
+    socket_.close();
     return false;
   }
-  bool send(std::string_view query, time_point end) {
+  /// Sends a query, and receives the first bytes of its answer.
+  bool ask(std::string_view query, std::size_t count, time_point end) {
     if (!is_open()) return false;
-    const int code = write_all(socket_.native_handle(), query, end);
-    return code == 0 || fail(system_message(code));
-  }
-  bool receive(void* bytes, std::size_t count, time_point end) {
-    const int code = read_all(socket_.native_handle(), static_cast<char*>(bytes), count, end);
+    socket_.append(query);
+    const int code = socket_.exchange(count, end);
     if (code == 0) return true;
     return fail(code == ENODATA     ? "it closed the connection"
                 : code == ETIMEDOUT ? "rank 0 has not set its address in it"
                                     : system_message(code));
   }
 
-  Descriptor socket_;
+  BufferedSocket socket_;
   std::string problem_;
 };
 

@@ -40,8 +40,8 @@ class Strangers {
         break;
       }
       // A rank does not send anything before it is challenged; most connections of a flood are closed by now.
-      if (!connection.socket.receive(1) || !connection.socket.received().empty()) continue;
-      connection.nonce = random_digest();
+      if (connection.socket.receive(1) != 0 || !connection.socket.received().empty()) continue;
+      connection.nonce = random_nonce();
       connection.end = Deadline::clock::now() + Connection::introduction;
       connection.socket.append(greeting(connection.nonce));
       connection.socket.flush();

@@ -1,21 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <atomic>
-#include <thread>
-
 #include "distx/connect/control/group.hpp"
 #include "distx/connect/tcp/detail/connection.hpp"
-#include "distx/core/detail/start_thread.hpp"
 
 namespace distx::inline DISTX_ABI::detail::tcp {
 
-/// One rank's connections over TCP, served by a thread: rank 0 has a `Hub`; each of the others has a `Spoke`.
+using control::time_point;
+
+/// One rank's connections over TCP: rank 0 has a `Hub`; each of the others has a `Spoke`.
 class TcpTransport : public control::ControlTransport {
  public:
   /// How long ranks that join later are still notified of an error, and leaving ranks are waited for after one.
   static constexpr std::chrono::seconds after_error{2};
 
-  [[nodiscard]] bool root_keeps_time() const noexcept override { return true; }
   /// A frame has a few more.
   [[nodiscard]] std::size_t most_bytes() const noexcept override { return control::most_frame_bytes - 4096; }
   void leave(bool unwinding, bool in_error, const Timeout& deadline) override {
@@ -24,22 +21,58 @@ class TcpTransport : public control::ControlTransport {
   }
   /// Waits until the other side has received everything, up to the limit, and ends the connections.
   virtual void close(const Timeout& limit) = 0;
+};
 
- protected:
-  explicit TcpTransport(const ErrorContext& context) : wake_(context) {}
+/// The connection of a rank to rank 0. It has no thread: waits and polls receive what is there.
+class Spoke final : public TcpTransport {
+ public:
+  /// @param lost  the message of an end of the connection
+  Spoke(BufferedSocket socket, std::string lost) : lost_(std::move(lost)), socket_(std::move(socket)) {}
 
-  /// Ends the thread. Called before what it uses is destroyed.
-  void stop() {
-    stopped_ = true;
-    wake_.wake();
-    if (thread_.joinable()) thread_.join();
+  void submit(const control::Frame& frame) override {
+    const std::lock_guard lock(mutex_);
+    socket_.append(frame);
+    socket_.flush();
+  }
+  time_point receive(std::chrono::microseconds pause) override {
+    short events = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      events = socket_.events();
+    }
+    const auto now = Deadline::clock::now();
+    (void)await_events(socket_.native_handle(), events, now + pause);
+    take_frames();
+    return now;
+  }
+  void look_for(std::uint64_t) override { take_frames(); }
+  /// Waits briefly until rank 0 has received everything and has closed the connection.
+  void close(const Timeout&) override {
+    const std::lock_guard lock(mutex_);
+    const Deadline deadline(after_error);
+    if (socket_.exchange(0, deadline.end()) != 0) return;
+    socket_.shut_down();
+    (void)socket_.exchange(~std::size_t{0}, deadline.end());
+  }
+
+ private:
+  void take_frames() {
+    const std::lock_guard lock(mutex_);
+    if (is_lost_) return;
+    socket_.flush();
+    is_lost_ = socket_.receive() != 0;
+    while (true) {
+      const auto [frame, too_long] = socket_.next();
+      if (too_long || (frame && !inbox.take(*frame))) is_lost_ = true;
+      if (!frame) break;
+    }
+    if (is_lost_) inbox.lose(lost_);
   }
 
   std::mutex mutex_;
-  std::condition_variable changed_;
-  WakeEvent wake_;
-  std::atomic<bool> stopped_{false};
-  std::jthread thread_;
+  std::string lost_;
+  BufferedSocket socket_;
+  bool is_lost_ = false;
 };
 
 /// The rank, the size, and the conditions under which a rank joins.
