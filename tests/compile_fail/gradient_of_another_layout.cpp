@@ -1,4 +1,4 @@
-// expect: distx: gelu_backward: the gradient's layout differs from the operand's; redistribute the gradient to that layout
+// expect: distx: relu_backward, gelu_backward: the gradient's layout differs from the operand's; redistribute the gradient to that layout
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/tensor/ops.hpp"
 #include "distx/tensor/redistribute.hpp"

@@ -1,4 +1,4 @@
-// expect: distx: subtract: one operand is Partial and the other is not
+// expect: distx: add, subtract: one operand is Partial and the other is not
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/parallel/mesh_parallel.hpp"
 #include "distx/tensor.hpp"

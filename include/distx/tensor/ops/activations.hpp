@@ -62,16 +62,18 @@ DISTX_KERNELS_END
 
 }  // namespace elements
 
-/// Why the operands of the backward function of an activation are not supported.
-enum class ActivationFault { meshes, partial, gradient };
-
-template <class X, class G>
-constexpr ActivationFault activation_fault() {
-  if constexpr (!on_one_mesh<X, G>)
-    return ActivationFault::meshes;
-  else
-    return missing_case<rules::ElementwiseBackward, X, G>::operands[0].is_partial() ? ActivationFault::partial
-                                                                                    : ActivationFault::gradient;
+template <class F, class X, class G>
+auto activation_backward(const Caller& caller, const F& f, const X& x, const G& gradient) {
+  using Rule = rules::ElementwiseBackward;
+  using Missing = missing_case<Rule, X, G>;
+  constexpr bool partial = Missing::operands[0].is_partial();
+  static_assert(supported_unless<Missing, partial>,
+                "distx: relu_backward, gelu_backward: the operand is Partial and the activation is not linear; "
+                "redistribute it first");
+  static_assert(supported_unless<Missing, !partial>,
+                "distx: relu_backward, gelu_backward: the gradient's layout differs from the operand's; redistribute "
+                "the gradient to that layout");
+  return mapped<Rule>(caller, f, x, gradient);
 }
 
 }  // namespace detail
@@ -92,33 +94,15 @@ namespace ops {
 template <DistributedTensor X>
 [[nodiscard]] auto relu(const X& x, std::source_location location = std::source_location::current()) {
   using Rule = rules::Elementwise;
-  if constexpr (detail::Applicable<Rule, X>) {
-    return detail::mapped<Rule>({"relu", location}, detail::elements::Relu{}, x);
-  } else {
-    static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
-                  "distx: relu: the operand is Partial and relu is not linear; redistribute it first");
-    return detail::placeholder<Rule, X>();
-  }
+  static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
+                "distx: relu: the operand is Partial and relu is not linear; redistribute it first");
+  return detail::mapped<Rule>({"relu", location}, detail::elements::Relu{}, x);
 }
 /// Returns the gradient of the operand of `relu`: `gradient` where x > 0, and 0 elsewhere.
 template <DistributedTensor X, DistributedTensor G>
 [[nodiscard]] auto relu_backward(const X& x, const G& gradient,
                                  std::source_location location = std::source_location::current()) {
-  using Rule = rules::ElementwiseBackward;
-  if constexpr (detail::Applicable<Rule, X, G>) {
-    return detail::mapped<Rule>({"relu_backward", location}, detail::elements::ReluBackward{}, x, gradient);
-  } else {
-    using Missing = detail::first_missing_t<Rule, X, G>;
-    constexpr auto fault = detail::activation_fault<X, G>();
-    static_assert(detail::supported_unless<Missing, fault == detail::ActivationFault::meshes>,
-                  "distx: relu_backward: the operands are on meshes of different types");
-    static_assert(detail::supported_unless<Missing, fault == detail::ActivationFault::partial>,
-                  "distx: relu_backward: the operand is Partial and relu is not linear; redistribute it first");
-    static_assert(detail::supported_unless<Missing, fault == detail::ActivationFault::gradient>,
-                  "distx: relu_backward: the gradient's layout differs from the operand's; redistribute the gradient "
-                  "to that layout");
-    return detail::placeholder<Rule, X, G>();
-  }
+  return detail::activation_backward({"relu_backward", location}, detail::elements::ReluBackward{}, x, gradient);
 }
 /// Returns the Gaussian error linear unit of x, in its tanh approximation (Hendrycks and Gimpel, 2016, arXiv
 /// 1606.08415).
@@ -129,38 +113,22 @@ template <DistributedTensor X>
                 "distx: gelu: the elements must be float or double; cast the operand");
   if constexpr (!std::floating_point<detail::value_of<X>>) {
     return detail::placeholder<Rule, X>();
-  } else if constexpr (detail::Applicable<Rule, X>) {
-    return detail::mapped<Rule>({"gelu", location}, detail::elements::Gelu<detail::value_of<X>>{}, x);
   } else {
     static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
                   "distx: gelu: the operand is Partial and gelu is not linear; redistribute it first");
-    return detail::placeholder<Rule, X>();
+    return detail::mapped<Rule>({"gelu", location}, detail::elements::Gelu<detail::value_of<X>>{}, x);
   }
 }
 /// Returns the gradient of the operand of `gelu`.
 template <DistributedTensor X, DistributedTensor G>
 [[nodiscard]] auto gelu_backward(const X& x, const G& gradient,
                                  std::source_location location = std::source_location::current()) {
-  using Rule = rules::ElementwiseBackward;
-  static_assert(std::floating_point<detail::value_of<X>>,
-                "distx: gelu_backward: the elements must be float or double; cast the operand");
-  if constexpr (!std::floating_point<detail::value_of<X>>) {
-    return detail::placeholder<Rule, X, G>();
-  } else if constexpr (detail::Applicable<Rule, X, G>) {
-    return detail::mapped<Rule>({"gelu_backward", location}, detail::elements::GeluBackward<detail::value_of<X>>{}, x,
-                                gradient);
-  } else {
-    using Missing = detail::first_missing_t<Rule, X, G>;
-    constexpr auto fault = detail::activation_fault<X, G>();
-    static_assert(detail::supported_unless<Missing, fault == detail::ActivationFault::meshes>,
-                  "distx: gelu_backward: the operands are on meshes of different types");
-    static_assert(detail::supported_unless<Missing, fault == detail::ActivationFault::partial>,
-                  "distx: gelu_backward: the operand is Partial and gelu is not linear; redistribute it first");
-    static_assert(detail::supported_unless<Missing, fault == detail::ActivationFault::gradient>,
-                  "distx: gelu_backward: the gradient's layout differs from the operand's; redistribute the gradient "
-                  "to that layout");
-    return detail::placeholder<Rule, X, G>();
-  }
+  using T = detail::value_of<X>;
+  static_assert(std::floating_point<T>, "distx: gelu_backward: the elements must be float or double; cast the operand");
+  if constexpr (std::floating_point<T>)
+    return detail::activation_backward({"gelu_backward", location}, detail::elements::GeluBackward<T>{}, x, gradient);
+  else
+    return detail::placeholder<rules::ElementwiseBackward, X, G>();
 }
 /// @}
 

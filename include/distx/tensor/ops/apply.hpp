@@ -93,13 +93,16 @@ void compute(Stream stream, Kernel& kernel, const Parts&... parts) {
   }
 }
 
+/// Applies the rule, if it supports the operands. The caller explains placements that it does not support.
 template <class Rule, class Kernel, class... Xs>
 auto applied(const Caller& caller, Kernel&& kernel, const Xs&... xs) {
-  static_assert(ranks_fit<Rule, Xs...>,
+  constexpr bool applies = Applicable<Rule, Xs...>, fit = ranks_fit<Rule, Xs...>, one_space = in_one_space<Xs...>;
+  static_assert(on_one_mesh<Xs...>, "distx: the operands of this operation are on meshes of different types");
+  static_assert(!applies || fit,
                 "distx: an operand has the wrong number of dimensions for this operation; see its shapes");
-  static_assert(in_one_space<Xs...>,
+  static_assert(!applies || one_space,
                 "distx: the operands of this operation are in different memory spaces; copy one by to_space<Space>(x)");
-  if constexpr (ranks_fit<Rule, Xs...> && in_one_space<Xs...>) {
+  if constexpr (applies && fit && one_space) {
     auto out = result_for<Rule>(caller, xs...);
     compute(out.stream(), kernel, local_view(xs)..., out.view());
     return out;
@@ -132,23 +135,12 @@ void multiply(Stream stream, MatrixRef<T, Space> out, const Left& left, const Ri
   if constexpr (can) local_matmul(stream, out, left, right);
 }
 
-template <class Rule, class... Xs>
-void reject_apply() {
-  if constexpr (!on_one_mesh<Xs...>)
-    static_assert(on_one_mesh<Xs...>, "distx: apply: the operands are on meshes of different types");
-  else
-    static_assert(is_supported<missing_case<Rule, Xs...>>,
-                  "distx: apply: the rule does not support these placements; redistribute an operand that is Partial, "
-                  "or sharded in a dimension that the rule does not support");
-}
 template <class Rule, class Kernel, class... Xs>
 auto applied_by_user(const std::source_location& location, Kernel& kernel, const Xs&... xs) {
-  if constexpr (Applicable<Rule, Xs...>) {
-    return applied<Rule>({Rule::name, location}, kernel, xs...);
-  } else {
-    reject_apply<Rule, Xs...>();
-    return placeholder<Rule, Xs...>();
-  }
+  static_assert(is_supported<missing_case<Rule, Xs...>>,
+                "distx: apply: the rule does not support these placements; redistribute an operand that is Partial, "
+                "or sharded in a dimension that the rule does not support");
+  return applied<Rule>({Rule::name, location}, kernel, xs...);
 }
 
 }  // namespace detail

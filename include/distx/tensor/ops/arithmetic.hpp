@@ -44,54 +44,31 @@ struct TimesFactor {
 }  // namespace elements
 
 /// Why two operands of an elementwise operation are not supported.
-enum class PairFault { meshes, both_partial, one_partial, op, shards };
+enum class PairFault { both_partial, one_partial, op, shards };
 
-template <class Rule, class X, class Y>
-constexpr PairFault pair_fault() {
-  if constexpr (!on_one_mesh<X, Y>) {
-    return PairFault::meshes;
-  } else {
-    constexpr AxisPlacement x = missing_case<Rule, X, Y>::operands[0], y = missing_case<Rule, X, Y>::operands[1];
-    if ((x.is_partial() && !x.is_sum()) || (y.is_partial() && !y.is_sum())) return PairFault::op;
-    if (x.is_partial() && y.is_partial()) return PairFault::both_partial;
-    return x.is_partial() || y.is_partial() ? PairFault::one_partial : PairFault::shards;
-  }
+template <class Missing>
+consteval PairFault pair_fault() {
+  constexpr AxisPlacement x = Missing::operands[0], y = Missing::operands[1];
+  if ((x.is_partial() && !x.is_sum()) || (y.is_partial() && !y.is_sum())) return PairFault::op;
+  if (x.is_partial() && y.is_partial()) return PairFault::both_partial;
+  return x.is_partial() || y.is_partial() ? PairFault::one_partial : PairFault::shards;
 }
 
-template <class X, class Y>
-void reject_add() {
-  using Missing = first_missing_t<rules::Add, X, Y>;
-  constexpr PairFault fault = pair_fault<rules::Add, X, Y>();
-  static_assert(supported_unless<Missing, fault == PairFault::meshes>,
-                "distx: add: the operands are on meshes of different types");
+template <class Missing>
+consteval void check_sum() {
+  constexpr PairFault fault = pair_fault<Missing>();
   static_assert(supported_unless<Missing, fault == PairFault::one_partial>,
-                "distx: add: one operand is Partial and the other is not, so the other would be added once per rank; "
-                "redistribute the one that is Partial first");
+                "distx: add, subtract: one operand is Partial and the other is not, so the other would be counted once "
+                "per rank; redistribute the one that is Partial first");
   static_assert(supported_unless<Missing, fault == PairFault::op>,
-                "distx: add: an operand is Partial with an op other than Sum; redistribute it first");
+                "distx: add, subtract: an operand is Partial with an op other than Sum; redistribute it first");
   static_assert(supported_unless<Missing, fault == PairFault::shards>,
-                "distx: add: one axis shards the operands differently; redistribute one to the other's layout");
+                "distx: add, subtract: one axis shards the operands differently; redistribute one to the other's "
+                "layout");
 }
-template <class X, class Y>
-void reject_subtract() {
-  using Missing = first_missing_t<rules::Add, X, Y>;
-  constexpr PairFault fault = pair_fault<rules::Add, X, Y>();
-  static_assert(supported_unless<Missing, fault == PairFault::meshes>,
-                "distx: subtract: the operands are on meshes of different types");
-  static_assert(supported_unless<Missing, fault == PairFault::one_partial>,
-                "distx: subtract: one operand is Partial and the other is not, so the other would be counted once per "
-                "rank; redistribute the one that is Partial first");
-  static_assert(supported_unless<Missing, fault == PairFault::op>,
-                "distx: subtract: an operand is Partial with an op other than Sum; redistribute it first");
-  static_assert(supported_unless<Missing, fault == PairFault::shards>,
-                "distx: subtract: one axis shards the operands differently; redistribute one to the other's layout");
-}
-template <class X, class Y>
-void reject_multiply() {
-  using Missing = first_missing_t<rules::Multiply, X, Y>;
-  constexpr PairFault fault = pair_fault<rules::Multiply, X, Y>();
-  static_assert(supported_unless<Missing, fault == PairFault::meshes>,
-                "distx: multiply: the operands are on meshes of different types");
+template <class Missing>
+consteval void check_multiply() {
+  constexpr PairFault fault = pair_fault<Missing>();
   static_assert(supported_unless<Missing, fault == PairFault::both_partial>,
                 "distx: multiply: both operands are Partial over one axis, and a product of sums is not the sum of the "
                 "products; redistribute one of them to Replicated there");
@@ -119,48 +96,32 @@ namespace ops {
 template <DistributedTensor X, DistributedTensor Y>
 [[nodiscard]] auto add(const X& x, const Y& y, std::source_location location = std::source_location::current()) {
   using Rule = rules::Add;
-  if constexpr (detail::Applicable<Rule, X, Y>) {
-    return detail::mapped<Rule>({"add", location}, detail::elements::Plus{}, x, y);
-  } else {
-    detail::reject_add<X, Y>();
-    return detail::placeholder<Rule, X, Y>();
-  }
+  detail::check_sum<detail::missing_case<Rule, X, Y>>();
+  return detail::mapped<Rule>({"add", location}, detail::elements::Plus{}, x, y);
 }
 /// Returns x - y. Both may be Partial over an axis; then so is the result.
 template <DistributedTensor X, DistributedTensor Y>
 [[nodiscard]] auto subtract(const X& x, const Y& y, std::source_location location = std::source_location::current()) {
   using Rule = rules::Add;
-  if constexpr (detail::Applicable<Rule, X, Y>) {
-    return detail::mapped<Rule>({"subtract", location}, detail::elements::Minus{}, x, y);
-  } else {
-    detail::reject_subtract<X, Y>();
-    return detail::placeholder<Rule, X, Y>();
-  }
+  detail::check_sum<detail::missing_case<Rule, X, Y>>();
+  return detail::mapped<Rule>({"subtract", location}, detail::elements::Minus{}, x, y);
 }
 /// Returns the products of elements at the same index. One operand may be Partial where the other is replicated; then
 /// the result is Partial.
 template <DistributedTensor X, DistributedTensor Y>
 [[nodiscard]] auto multiply(const X& x, const Y& y, std::source_location location = std::source_location::current()) {
   using Rule = rules::Multiply;
-  if constexpr (detail::Applicable<Rule, X, Y>) {
-    return detail::mapped<Rule>({"multiply", location}, detail::elements::Times{}, x, y);
-  } else {
-    detail::reject_multiply<X, Y>();
-    return detail::placeholder<Rule, X, Y>();
-  }
+  detail::check_multiply<detail::missing_case<Rule, X, Y>>();
+  return detail::mapped<Rule>({"multiply", location}, detail::elements::Times{}, x, y);
 }
 /// Returns factor * x. `x` may be Partial; then so is the result.
 template <DistributedTensor X>
 [[nodiscard]] auto scale(const X& x, std::type_identity_t<detail::value_of<X>> factor,
                          std::source_location location = std::source_location::current()) {
   using Rule = rules::LinearElementwise;
-  if constexpr (detail::Applicable<Rule, X>) {
-    return detail::mapped<Rule>({"scale", location}, detail::elements::TimesFactor<detail::value_of<X>>{factor}, x);
-  } else {
-    static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
-                  "distx: scale: the operand is Partial with an op other than Sum; redistribute it first");
-    return detail::placeholder<Rule, X>();
-  }
+  static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
+                "distx: scale: the operand is Partial with an op other than Sum; redistribute it first");
+  return detail::mapped<Rule>({"scale", location}, detail::elements::TimesFactor<detail::value_of<X>>{factor}, x);
 }
 /// @}
 

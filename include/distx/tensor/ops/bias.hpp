@@ -26,28 +26,23 @@ void sum_of_rows(HostStream stream, MatrixRef<const T> x, Span<T> out) {
 }
 /// @}
 
-template <class X, class B>
-void reject_add_bias() {
-  if constexpr (!on_one_mesh<X, B>) {
-    static_assert(on_one_mesh<X, B>, "distx: add_bias: the operands are on meshes of different types");
-  } else {
-    using Missing = missing_case<rules::AddBias, X, B>;
-    constexpr AxisPlacement x = Missing::operands[0], b = Missing::operands[1];
-    if constexpr (x.is_partial())
-      static_assert(is_supported<Missing>,
-                    "distx: add_bias: the operand is Partial, so the bias would be added once per rank; redistribute "
-                    "the operand first");
-    else if constexpr (b.is_partial())
-      static_assert(is_supported<Missing>, "distx: add_bias: the bias is Partial; redistribute it first");
-    else if constexpr (x.shards_last_dim())
-      static_assert(is_supported<Missing>,
-                    "distx: add_bias: the operand is sharded in its last dimension and the bias is not; redistribute "
-                    "the bias to Shard<0, Axis>");
-    else
-      static_assert(is_supported<Missing>,
-                    "distx: add_bias: the bias is sharded and the operand's last dimension is not; redistribute the "
-                    "bias to Replicated");
-  }
+template <class Missing>
+consteval void check_add_bias() {
+  constexpr AxisPlacement x = Missing::operands[0], b = Missing::operands[1];
+  if constexpr (x.is_partial())
+    static_assert(is_supported<Missing>,
+                  "distx: add_bias: the operand is Partial, so the bias would be added once per rank; redistribute "
+                  "the operand first");
+  else if constexpr (b.is_partial())
+    static_assert(is_supported<Missing>, "distx: add_bias: the bias is Partial; redistribute it first");
+  else if constexpr (x.shards_last_dim())
+    static_assert(is_supported<Missing>,
+                  "distx: add_bias: the operand is sharded in its last dimension and the bias is not; redistribute "
+                  "the bias to Shard<0, Axis>");
+  else
+    static_assert(is_supported<Missing>,
+                  "distx: add_bias: the bias is sharded and the operand's last dimension is not; redistribute the "
+                  "bias to Replicated");
 }
 template <class Rule, class X>
 auto sum_rows(const Caller& caller, const X& x) {
@@ -68,18 +63,14 @@ namespace ops {
 template <DistributedTensor X, DistributedTensor B>
 [[nodiscard]] auto add_bias(const X& x, const B& b, std::source_location location = std::source_location::current()) {
   using Rule = rules::AddBias;
-  if constexpr (detail::Applicable<Rule, X, B>) {
-    return detail::applied<Rule>(
-        {"add_bias", location},
-        [](auto stream, auto rows, auto bias, auto out) {
-          using detail::add_to_rows;
-          add_to_rows(stream, detail::as_rows(rows), bias.values(), detail::as_rows(out));
-        },
-        x, b);
-  } else {
-    detail::reject_add_bias<X, B>();
-    return detail::placeholder<Rule, X, B>();
-  }
+  detail::check_add_bias<detail::missing_case<Rule, X, B>>();
+  return detail::applied<Rule>(
+      {"add_bias", location},
+      [](auto stream, auto rows, auto bias, auto out) {
+        using detail::add_to_rows;
+        add_to_rows(stream, detail::as_rows(rows), bias.values(), detail::as_rows(out));
+      },
+      x, b);
 }
 
 /// Returns the sum of x (…, n) over all dimensions but the last, (n). Local, stream-ordered; in GPU memory for float
@@ -90,13 +81,9 @@ template <DistributedTensor X, DistributedTensor B>
 template <DistributedTensor X>
 [[nodiscard]] auto sum_rows(const X& x, std::source_location location = std::source_location::current()) {
   using Rule = rules::SumRows;
-  if constexpr (detail::Applicable<Rule, X>) {
-    return detail::sum_rows<Rule>({"sum_rows", location}, x);
-  } else {
-    static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
-                  "distx: sum_rows: the operand is Partial with an op other than Sum; redistribute it first");
-    return detail::placeholder<Rule, X>();
-  }
+  static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
+                "distx: sum_rows: the operand is Partial with an op other than Sum; redistribute it first");
+  return detail::sum_rows<Rule>({"sum_rows", location}, x);
 }
 
 }  // namespace ops

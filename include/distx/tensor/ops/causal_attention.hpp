@@ -176,26 +176,14 @@ void attend_causally_backward(Stream stream, const In& x, const Gradient& gradie
   if constexpr (can) causal_attention_backward(stream, x, gradient, out);
 }
 
-template <class X>
-void reject_causal_attention() {
-  using Missing = missing_case<rules::CausalAttention, X>;
+template <class Missing>
+consteval void check_causal_attention() {
   constexpr bool partial = Missing::operands[0].is_partial();
   static_assert(supported_unless<Missing, partial>,
                 "distx: causal_attention: the operand is Partial and attention is not linear; redistribute it first");
   static_assert(supported_unless<Missing, !partial>,
                 "distx: causal_attention: the operand is sharded in its length, its size or its queries, keys and "
                 "values; redistribute it to Replicated or to a Shard of the batch or the heads");
-}
-template <class X, class G>
-void reject_causal_attention_backward() {
-  if constexpr (!on_one_mesh<X, G>) {
-    static_assert(on_one_mesh<X, G>, "distx: causal_attention_backward: the operands are on meshes of different types");
-  } else {
-    static_assert(
-        is_supported<missing_case<rules::CausalAttentionBackward, X, G>>,
-        "distx: causal_attention_backward: the gradient is not sharded as the operand, by batch or by head, or "
-        "the operand is Partial; redistribute it");
-  }
 }
 
 }  // namespace detail
@@ -214,14 +202,10 @@ namespace ops {
 template <DistributedTensor X>
 [[nodiscard]] auto causal_attention(const X& x, std::source_location location = std::source_location::current()) {
   using Rule = rules::CausalAttention;
-  if constexpr (detail::Applicable<Rule, X>) {
-    return detail::applied<Rule>(
-        {"causal_attention", location},
-        [](auto stream, auto in, auto out) { detail::attend_causally(stream, in, out); }, x);
-  } else {
-    detail::reject_causal_attention<X>();
-    return detail::placeholder<Rule, X>();
-  }
+  detail::check_causal_attention<detail::missing_case<Rule, X>>();
+  return detail::applied<Rule>(
+      {"causal_attention", location}, [](auto stream, auto in, auto out) { detail::attend_causally(stream, in, out); },
+      x);
 }
 /// Returns the gradient of queries, keys and values (batch, length, 3, heads, size) from them and the gradient of the
 /// result of `causal_attention` (batch, length, heads, size). Local; computes the attention weights again.
@@ -232,15 +216,13 @@ template <DistributedTensor X, DistributedTensor G>
 [[nodiscard]] auto causal_attention_backward(const X& x, const G& gradient,
                                              std::source_location location = std::source_location::current()) {
   using Rule = rules::CausalAttentionBackward;
-  if constexpr (detail::Applicable<Rule, X, G>) {
-    return detail::applied<Rule>(
-        {"causal_attention_backward", location},
-        [](auto stream, auto in, auto grads, auto out) { detail::attend_causally_backward(stream, in, grads, out); }, x,
-        gradient);
-  } else {
-    detail::reject_causal_attention_backward<X, G>();
-    return detail::placeholder<Rule, X, G>();
-  }
+  static_assert(detail::is_supported<detail::missing_case<Rule, X, G>>,
+                "distx: causal_attention_backward: the gradient is not sharded as the operand, by batch or by head, or "
+                "the operand is Partial; redistribute it");
+  return detail::applied<Rule>(
+      {"causal_attention_backward", location},
+      [](auto stream, auto in, auto grads, auto out) { detail::attend_causally_backward(stream, in, grads, out); }, x,
+      gradient);
 }
 
 }  // namespace ops

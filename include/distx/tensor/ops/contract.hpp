@@ -100,18 +100,18 @@ struct ContractWeight {
 
 namespace detail {
 
-/// Why the operands of a contraction are not supported.
-enum class ContractFault { meshes, both_partial, partial, shards };
-
-template <class Rule, class X, class Y>
-constexpr ContractFault contract_fault() {
-  if constexpr (!on_one_mesh<X, Y>) {
-    return ContractFault::meshes;
-  } else {
-    constexpr AxisPlacement x = missing_case<Rule, X, Y>::operands[0], y = missing_case<Rule, X, Y>::operands[1];
-    if (x.is_partial() && y.is_partial()) return ContractFault::both_partial;
-    return x.is_partial() || y.is_partial() ? ContractFault::partial : ContractFault::shards;
-  }
+template <class Missing>
+consteval void check_contract() {
+  constexpr bool x = Missing::operands[0].is_partial(), y = Missing::operands[1].is_partial();
+  static_assert(supported_unless < Missing, x && y >,
+                "distx: contract: both operands are Partial over one axis, and a product of sums is not the sum of "
+                "the products; redistribute one of them to Replicated there");
+  static_assert(supported_unless<Missing, x != y>,
+                "distx: contract: one operand is Partial over an axis that shards the other, or with an op other "
+                "than Sum; redistribute it to Replicated there");
+  static_assert(supported_unless < Missing, !x && !y >,
+                "distx: contract: the shards of the operands on one axis do not match; redistribute one of them to "
+                "Replicated there");
 }
 
 }  // namespace detail
@@ -129,92 +129,44 @@ namespace ops {
 template <std::size_t K, DistributedTensor X, DistributedTensor W>
 [[nodiscard]] auto contract(const X& x, const W& w, std::source_location location = std::source_location::current()) {
   using Rule = rules::Contract<K>;
-  if constexpr (detail::Applicable<Rule, X, W>) {
-    return detail::applied<Rule>(
-        {"contract", location},
-        [](auto stream, auto left, auto right, auto out) {
-          constexpr std::size_t m = detail::rank_of<X> - K;
-          detail::multiply(stream, detail::as_matrix(out, m), detail::as_matrix(left, m), detail::as_matrix(right, K));
-        },
-        x, w);
-  } else {
-    using Missing = detail::first_missing_t<Rule, X, W>;
-    constexpr auto fault = detail::contract_fault<Rule, X, W>();
-    static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::meshes>,
-                  "distx: contract: the operands are on meshes of different types");
-    static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::both_partial>,
-                  "distx: contract: both operands are Partial over one axis, and a product of sums is not the sum of "
-                  "the products; redistribute one of them to Replicated there");
-    static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::partial>,
-                  "distx: contract: one operand is Partial over an axis that shards the other, or with an op other "
-                  "than Sum; redistribute it to Replicated there");
-    static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::shards>,
-                  "distx: contract: the shards of the operands on one axis do not match; redistribute one of them to "
-                  "Replicated there");
-    return detail::placeholder<Rule, X, W>();
-  }
+  detail::check_contract<detail::missing_case<Rule, X, W>>();
+  return detail::applied<Rule>(
+      {"contract", location},
+      [](auto stream, auto left, auto right, auto out) {
+        constexpr std::size_t m = detail::rank_of<X> - K;
+        detail::multiply(stream, detail::as_matrix(out, m), detail::as_matrix(left, m), detail::as_matrix(right, K));
+      },
+      x, w);
 }
 /// Returns the gradient of x (m…, k…) in `contract<K>(x, w)`, from the gradient of the result (m…, n…) and w (k…, n…).
 template <std::size_t K, DistributedTensor G, DistributedTensor W>
 [[nodiscard]] auto contract_input(const G& gradient, const W& w,
                                   std::source_location location = std::source_location::current()) {
   using Rule = rules::ContractInput<K>;
-  if constexpr (detail::Applicable<Rule, G, W>) {
-    return detail::applied<Rule>(
-        {"contract_input", location},
-        [](auto stream, auto left, auto right, auto out) {
-          constexpr std::size_t m = detail::rank_of<G> + K - detail::rank_of<W>;
-          detail::multiply(stream, detail::as_matrix(out, m), detail::as_matrix(left, m),
-                           detail::as_matrix(right, K).transpose());
-        },
-        gradient, w);
-  } else {
-    using Missing = detail::first_missing_t<Rule, G, W>;
-    constexpr auto fault = detail::contract_fault<Rule, G, W>();
-    static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::meshes>,
-                  "distx: contract_input: the operands are on meshes of different types");
-    static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::both_partial>,
-                  "distx: contract_input: both operands are Partial over one axis, and a product of sums is not the "
-                  "sum of the products; redistribute one of them to Replicated there");
-    static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::partial>,
-                  "distx: contract_input: one operand is Partial over an axis that shards the other, or with an op "
-                  "other than Sum; redistribute it to Replicated there");
-    static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::shards>,
-                  "distx: contract_input: the shards of the operands on one axis do not match; redistribute one of "
-                  "them to Replicated there");
-    return detail::placeholder<Rule, G, W>();
-  }
+  detail::check_contract<detail::missing_case<Rule, G, W>>();
+  return detail::applied<Rule>(
+      {"contract_input", location},
+      [](auto stream, auto left, auto right, auto out) {
+        constexpr std::size_t m = detail::rank_of<G> + K - detail::rank_of<W>;
+        detail::multiply(stream, detail::as_matrix(out, m), detail::as_matrix(left, m),
+                         detail::as_matrix(right, K).transpose());
+      },
+      gradient, w);
 }
 /// Returns the gradient of w (k…, n…) in `contract<K>(x, w)`, from x (m…, k…) and the gradient of the result (m…, n…).
 template <std::size_t K, DistributedTensor X, DistributedTensor G>
 [[nodiscard]] auto contract_weight(const X& x, const G& gradient,
                                    std::source_location location = std::source_location::current()) {
   using Rule = rules::ContractWeight<K>;
-  if constexpr (detail::Applicable<Rule, X, G>) {
-    return detail::applied<Rule>(
-        {"contract_weight", location},
-        [](auto stream, auto left, auto right, auto out) {
-          constexpr std::size_t m = detail::rank_of<X> - K;
-          detail::multiply(stream, detail::as_matrix(out, K), detail::as_matrix(left, m).transpose(),
-                           detail::as_matrix(right, m));
-        },
-        x, gradient);
-  } else {
-    using Missing = detail::first_missing_t<Rule, X, G>;
-    constexpr auto fault = detail::contract_fault<Rule, X, G>();
-    static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::meshes>,
-                  "distx: contract_weight: the operands are on meshes of different types");
-    static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::both_partial>,
-                  "distx: contract_weight: both operands are Partial over one axis, and a product of sums is not the "
-                  "sum of the products; redistribute one of them to Replicated there");
-    static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::partial>,
-                  "distx: contract_weight: one operand is Partial over an axis that shards the other, or with an op "
-                  "other than Sum; redistribute it to Replicated there");
-    static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::shards>,
-                  "distx: contract_weight: the shards of the operands on one axis do not match; redistribute one of "
-                  "them to Replicated there");
-    return detail::placeholder<Rule, X, G>();
-  }
+  detail::check_contract<detail::missing_case<Rule, X, G>>();
+  return detail::applied<Rule>(
+      {"contract_weight", location},
+      [](auto stream, auto left, auto right, auto out) {
+        constexpr std::size_t m = detail::rank_of<X> - K;
+        detail::multiply(stream, detail::as_matrix(out, K), detail::as_matrix(left, m).transpose(),
+                         detail::as_matrix(right, m));
+      },
+      x, gradient);
 }
 /// @}
 

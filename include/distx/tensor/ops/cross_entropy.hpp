@@ -119,30 +119,15 @@ void reduce_rows(const X& x, Span<T, typename X::space> values, Op op, const std
                   stream_of(x));
 }
 
-template <class Logits, class Targets>
-void reject_cross_entropy() {
-  if constexpr (!on_one_mesh<Logits, Targets>) {
-    static_assert(on_one_mesh<Logits, Targets>, "distx: cross_entropy: the operands are on meshes of different types");
-  } else {
-    using Missing = missing_case<rules::CrossEntropy, Logits, Targets>;
-    constexpr bool partial = Missing::operands[0].is_partial();
-    static_assert(supported_unless<Missing, partial>,
-                  "distx: cross_entropy: the logits are Partial and cross_entropy is not linear; redistribute them "
-                  "first");
-    static_assert(supported_unless<Missing, !partial>,
-                  "distx: cross_entropy: the targets are not sharded as the rows of the logits; redistribute the "
-                  "targets to the logits' layout without the vocabulary's axis");
-  }
-}
-template <class Logits, class Targets, class Sums, class G>
-void reject_cross_entropy_backward() {
-  if constexpr (!on_one_mesh<Logits, Targets, Sums, G>)
-    static_assert(on_one_mesh<Logits, Targets, Sums, G>,
-                  "distx: cross_entropy_backward: the operands are on meshes of different types");
-  else
-    static_assert(is_supported<missing_case<rules::CrossEntropyBackward, Logits, Targets, Sums, G>>,
-                  "distx: cross_entropy_backward: the gradient's layout differs from that of the losses, or the "
-                  "logits are Partial; redistribute it");
+template <class Missing>
+consteval void check_cross_entropy() {
+  constexpr bool partial = Missing::operands[0].is_partial();
+  static_assert(supported_unless<Missing, partial>,
+                "distx: cross_entropy: the logits are Partial and cross_entropy is not linear; redistribute them "
+                "first");
+  static_assert(supported_unless<Missing, !partial>,
+                "distx: cross_entropy: the targets are not sharded as the rows of the logits; redistribute the "
+                "targets to the logits' layout without the vocabulary's axis");
 }
 
 }  // namespace detail
@@ -167,6 +152,9 @@ template <DistributedTensor Logits, DistributedTensor Targets>
                                  std::source_location location = std::source_location::current()) {
   static_assert(std::integral<detail::value_of<Targets>>, "distx: cross_entropy: the targets are not integers");
   using Rule = rules::CrossEntropy;
+  detail::check_cross_entropy<detail::missing_case<Rule, Logits, Targets>>();
+  static_assert(detail::on_one_mesh<Logits, Targets>,
+                "distx: cross_entropy: the operands are on meshes of different types");
   if constexpr (detail::Applicable<Rule, Logits, Targets>) {
     using detail::maxima_of_rows, detail::sums_of_rows, detail::cross_entropy_of_rows;
     using T = detail::value_of<Logits>;
@@ -191,7 +179,6 @@ template <DistributedTensor Logits, DistributedTensor Targets>
                           losses.local(), log_sums.local());
     return CrossEntropyResult<decltype(losses), decltype(log_sums)>{std::move(losses), std::move(log_sums)};
   } else {
-    detail::reject_cross_entropy<Logits, Targets>();
     return detail::never<CrossEntropyResult<detail::PlaceholderResult<Rule, Logits, Targets>,
                                             detail::PlaceholderResult<rules::CrossEntropyLogSums, Logits, Targets>>>();
   }
@@ -210,21 +197,19 @@ template <DistributedTensor Logits, DistributedTensor Targets, DistributedTensor
                                           const G& gradient,
                                           std::source_location location = std::source_location::current()) {
   using Rule = rules::CrossEntropyBackward;
-  if constexpr (detail::Applicable<Rule, Logits, Targets, Sums, G>) {
-    return detail::applied<Rule>(
-        {"cross_entropy_backward", location},
-        [&](auto stream, auto rows, auto selected, auto sums, auto grads, auto out) {
-          using detail::cross_entropy_gradient;
-          constexpr std::size_t last = detail::rank_of<Logits> - 1;
-          cross_entropy_gradient(stream, detail::as_rows(rows), selected.values(), detail::box_of(logits).begin[last],
-                                 logits.extents()[last], sums.values(), grads.values(), detail::as_rows(out),
-                                 detail::context_of(logits.mesh(), "cross_entropy_backward", location));
-        },
-        logits, targets, log_sums, gradient);
-  } else {
-    detail::reject_cross_entropy_backward<Logits, Targets, Sums, G>();
-    return detail::placeholder<Rule, Logits, Targets, Sums, G>();
-  }
+  static_assert(detail::is_supported<detail::missing_case<Rule, Logits, Targets, Sums, G>>,
+                "distx: cross_entropy_backward: the gradient's layout differs from that of the losses, or the logits "
+                "are Partial; redistribute it");
+  return detail::applied<Rule>(
+      {"cross_entropy_backward", location},
+      [&](auto stream, auto rows, auto selected, auto sums, auto grads, auto out) {
+        using detail::cross_entropy_gradient;
+        constexpr std::size_t last = detail::rank_of<Logits> - 1;
+        cross_entropy_gradient(stream, detail::as_rows(rows), selected.values(), detail::box_of(logits).begin[last],
+                               logits.extents()[last], sums.values(), grads.values(), detail::as_rows(out),
+                               detail::context_of(logits.mesh(), "cross_entropy_backward", location));
+      },
+      logits, targets, log_sums, gradient);
 }
 
 }  // namespace ops

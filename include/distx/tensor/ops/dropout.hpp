@@ -63,19 +63,15 @@ template <DistributedTensor X>
   if (!(rate >= 0 && rate < 1))
     throw InvalidArgument("invalid rate " + detail::shortest(rate) + ": must be in [0, 1)",
                           detail::context_of(x.mesh(), "dropout", location));
-  if constexpr (detail::Applicable<Rule, X>) {
-    return detail::applied<Rule>(
-        {"dropout", location},
-        [&](auto in, auto out) {
-          detail::drop_elements(typename X::space::stream{}, detail::box_of(x), x.extents(), rate, key, in.values(),
-                                out.values());
-        },
-        x);
-  } else {
-    static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
-                  "distx: dropout: the operand is Partial with an op other than Sum; redistribute it first");
-    return detail::placeholder<Rule, X>();
-  }
+  static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
+                "distx: dropout: the operand is Partial with an op other than Sum; redistribute it first");
+  return detail::applied<Rule>(
+      {"dropout", location},
+      [&](auto in, auto out) {
+        detail::drop_elements(typename X::space::stream{}, detail::box_of(x), x.extents(), rate, key, in.values(),
+                              out.values());
+      },
+      x);
 }
 
 }  // namespace ops

@@ -74,19 +74,13 @@ auto mapped(const Caller& caller, const F& f, const Xs&... xs) {
   return applied<Rule>(caller, ElementwiseKernel<F>{f}, xs...);
 }
 
-template <class X, class Y>
-void reject_zip() {
-  if constexpr (!on_one_mesh<X, Y>) {
-    static_assert(on_one_mesh<X, Y>, "distx: zip: the operands are on meshes of different types");
-  } else {
-    using Missing = missing_case<rules::Zip, X, Y>;
-    constexpr bool partial = Missing::operands[0].is_partial() || Missing::operands[1].is_partial();
-    static_assert(supported_unless<Missing, partial>,
-                  "distx: zip: an operand is Partial and the function is not known to be linear; redistribute it "
-                  "first");
-    static_assert(supported_unless<Missing, !partial>,
-                  "distx: zip: one axis shards the operands differently; redistribute one to the other's layout");
-  }
+template <class Missing>
+consteval void check_zip() {
+  constexpr bool partial = Missing::operands[0].is_partial() || Missing::operands[1].is_partial();
+  static_assert(supported_unless<Missing, partial>,
+                "distx: zip: an operand is Partial and the function is not known to be linear; redistribute it first");
+  static_assert(supported_unless<Missing, !partial>,
+                "distx: zip: one axis shards the operands differently; redistribute one to the other's layout");
 }
 
 template <class To>
@@ -115,13 +109,9 @@ template <FloatingElement To, DistributedTensor X>
   requires FloatingElement<detail::value_of<X>>
 [[nodiscard]] auto cast(const X& x, std::source_location location = std::source_location::current()) {
   using Rule = detail::CastRule<To>;
-  if constexpr (detail::Applicable<Rule, X>) {
-    return detail::applied<Rule>({"cast", location}, detail::CastKernel(), x);
-  } else {
-    static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
-                  "distx: cast: the operand is Partial and rounding is not linear; redistribute it first");
-    return detail::placeholder<Rule, X>();
-  }
+  static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
+                "distx: cast: the operand is Partial and rounding is not linear; redistribute it first");
+  return detail::applied<Rule>({"cast", location}, detail::CastKernel(), x);
 }
 
 /// Returns a tensor of f(element), with the extents, element type and layout of `x`. Local, stream-ordered.
@@ -131,14 +121,9 @@ template <FloatingElement To, DistributedTensor X>
 template <DistributedTensor X, class F>
 [[nodiscard]] auto map(const X& x, F&& f, std::source_location location = std::source_location::current()) {
   using Rule = rules::Elementwise;
-  if constexpr (detail::Applicable<Rule, X>) {
-    return detail::mapped<Rule>({"map", location}, f, x);
-  } else {
-    static_assert(
-        detail::is_supported<detail::missing_case<Rule, X>>,
-        "distx: map: the operand is Partial and the function is not known to be linear; redistribute it first");
-    return detail::placeholder<Rule, X>();
-  }
+  static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
+                "distx: map: the operand is Partial and the function is not known to be linear; redistribute it first");
+  return detail::mapped<Rule>({"map", location}, f, x);
 }
 
 /// Returns a tensor of f(element of x, element of y) at each index, with the element type of `x`. Local,
@@ -150,12 +135,8 @@ template <DistributedTensor X, class F>
 template <DistributedTensor X, DistributedTensor Y, class F>
 [[nodiscard]] auto zip(const X& x, const Y& y, F&& f, std::source_location location = std::source_location::current()) {
   using Rule = rules::Zip;
-  if constexpr (detail::Applicable<Rule, X, Y>) {
-    return detail::mapped<Rule>({"zip", location}, f, x, y);
-  } else {
-    detail::reject_zip<X, Y>();
-    return detail::placeholder<Rule, X, Y>();
-  }
+  detail::check_zip<detail::missing_case<Rule, X, Y>>();
+  return detail::mapped<Rule>({"zip", location}, f, x, y);
 }
 
 }  // namespace ops

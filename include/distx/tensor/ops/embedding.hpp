@@ -42,40 +42,28 @@ void add_to_rows_of(HostStream stream, Span<const Id> ids, MatrixRef<const T> gr
       for (std::size_t j = 0; j < out.columns; ++j) *out.at(*row, j) += *gradient.at(i, j);
 }
 
-template <class Ids, class Table>
-void reject_embedding() {
-  if constexpr (!on_one_mesh<Ids, Table>) {
-    static_assert(on_one_mesh<Ids, Table>, "distx: embedding: the operands are on meshes of different types");
-  } else {
-    using Missing = missing_case<rules::Embedding, Ids, Table>;
-    constexpr AxisPlacement ids = Missing::operands[0];
-    if constexpr (ids.is_partial())
-      static_assert(is_supported<Missing>, "distx: embedding: the ids are Partial; redistribute them first");
-    else if constexpr (ids.is_shard())
-      static_assert(is_supported<Missing>,
-                    "distx: embedding: one axis shards the ids, and the table is sharded or Partial there; "
-                    "redistribute the ids or the table to Replicated");
-    else
-      static_assert(is_supported<Missing>,
-                    "distx: embedding: the table is Partial with an op other than Sum; redistribute it first");
-  }
+template <class Missing>
+consteval void check_embedding() {
+  constexpr AxisPlacement ids = Missing::operands[0];
+  if constexpr (ids.is_partial())
+    static_assert(is_supported<Missing>, "distx: embedding: the ids are Partial; redistribute them first");
+  else if constexpr (ids.is_shard())
+    static_assert(is_supported<Missing>,
+                  "distx: embedding: one axis shards the ids, and the table is sharded or Partial there; redistribute "
+                  "the ids or the table to Replicated");
+  else
+    static_assert(is_supported<Missing>,
+                  "distx: embedding: the table is Partial with an op other than Sum; redistribute it first");
 }
-template <class Table, class Ids, class G>
-void reject_embedding_backward() {
-  if constexpr (!on_one_mesh<Table, Ids, G>) {
-    static_assert(on_one_mesh<Table, Ids, G>,
-                  "distx: embedding_backward: the operands are on meshes of different types");
-  } else {
-    using Missing = missing_case<rules::EmbeddingBackward, Table, Ids, G>;
-    if constexpr (Missing::operands[0].is_shard(0))
-      static_assert(is_supported<Missing>,
-                    "distx: embedding_backward: the table's vocabulary is sharded, so each of its ranks needs all ids "
-                    "and gradients; redistribute the ids and the gradient to Replicated there");
-    else
-      static_assert(is_supported<Missing>,
-                    "distx: embedding_backward: the gradient's layout differs from that of embedding's result; "
-                    "redistribute it to that layout");
-  }
+template <class Missing>
+consteval void check_embedding_backward() {
+  constexpr bool shards = Missing::operands[0].is_shard(0);
+  static_assert(supported_unless<Missing, shards>,
+                "distx: embedding_backward: the table's vocabulary is sharded, so each of its ranks needs all ids and "
+                "gradients; redistribute the ids and the gradient to Replicated there");
+  static_assert(supported_unless<Missing, !shards>,
+                "distx: embedding_backward: the gradient's layout differs from that of embedding's result; "
+                "redistribute it to that layout");
 }
 
 }  // namespace detail
@@ -95,19 +83,15 @@ template <DistributedTensor Ids, DistributedTensor Table>
                              std::source_location location = std::source_location::current()) {
   static_assert(std::integral<detail::value_of<Ids>>, "distx: embedding: the ids are not integers");
   using Rule = rules::Embedding;
-  if constexpr (detail::Applicable<Rule, Ids, Table>) {
-    return detail::applied<Rule>(
-        {"embedding", location},
-        [&](auto stream, auto selected, auto rows, auto out) {
-          using detail::take_rows;
-          take_rows(stream, selected.values(), detail::as_rows(rows), detail::box_of(table).begin[0],
-                    table.extents()[0], detail::as_rows(out), detail::context_of(table.mesh(), "embedding", location));
-        },
-        ids, table);
-  } else {
-    detail::reject_embedding<Ids, Table>();
-    return detail::placeholder<Rule, Ids, Table>();
-  }
+  detail::check_embedding<detail::missing_case<Rule, Ids, Table>>();
+  return detail::applied<Rule>(
+      {"embedding", location},
+      [&](auto stream, auto selected, auto rows, auto out) {
+        using detail::take_rows;
+        take_rows(stream, selected.values(), detail::as_rows(rows), detail::box_of(table).begin[0], table.extents()[0],
+                  detail::as_rows(out), detail::context_of(table.mesh(), "embedding", location));
+      },
+      ids, table);
 }
 /// Returns the gradient of table (v, n) in `embedding`, from ids (…) and the gradient of the result (…, n). Local,
 /// stream-ordered; in GPU memory for float and double.
@@ -121,20 +105,16 @@ template <DistributedTensor Table, DistributedTensor Ids, DistributedTensor G>
                                       std::source_location location = std::source_location::current()) {
   static_assert(std::integral<detail::value_of<Ids>>, "distx: embedding_backward: the ids are not integers");
   using Rule = rules::EmbeddingBackward;
-  if constexpr (detail::Applicable<Rule, Table, Ids, G>) {
-    return detail::applied<Rule>(
-        {"embedding_backward", location},
-        [&](auto stream, auto, auto selected, auto grads, auto out) {
-          using detail::add_to_rows_of;
-          add_to_rows_of(stream, selected.values(), detail::as_rows(grads), detail::box_of(table).begin[0],
-                         table.extents()[0], detail::as_rows(out),
-                         detail::context_of(table.mesh(), "embedding_backward", location));
-        },
-        table, ids, gradient);
-  } else {
-    detail::reject_embedding_backward<Table, Ids, G>();
-    return detail::placeholder<Rule, Table, Ids, G>();
-  }
+  detail::check_embedding_backward<detail::missing_case<Rule, Table, Ids, G>>();
+  return detail::applied<Rule>(
+      {"embedding_backward", location},
+      [&](auto stream, auto, auto selected, auto grads, auto out) {
+        using detail::add_to_rows_of;
+        add_to_rows_of(stream, selected.values(), detail::as_rows(grads), detail::box_of(table).begin[0],
+                       table.extents()[0], detail::as_rows(out),
+                       detail::context_of(table.mesh(), "embedding_backward", location));
+      },
+      table, ids, gradient);
 }
 
 }  // namespace ops

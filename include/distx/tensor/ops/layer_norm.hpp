@@ -107,40 +107,28 @@ void normalize_rows_weight(HostStream, MatrixRef<const T> x, MatrixRef<const T> 
 }
 /// @}
 
-template <class X, class Weight, class Bias>
-void reject_layer_norm() {
-  if constexpr (!on_one_mesh<X, Weight, Bias>) {
-    static_assert(on_one_mesh<X, Weight, Bias>, "distx: layer_norm: the operands are on meshes of different types");
-  } else {
-    using Missing = missing_case<rules::LayerNorm, X, Weight, Bias>;
-    constexpr AxisPlacement x = Missing::operands[0];
-    if constexpr (x.is_partial())
-      static_assert(is_supported<Missing>,
-                    "distx: layer_norm: the operand is Partial and layer_norm is not linear; redistribute it first");
-    else if constexpr (x.shards_last_dim())
-      static_assert(is_supported<Missing>,
-                    "distx: layer_norm: the operand is sharded in its last dimension, and layer_norm needs whole rows; "
-                    "redistribute it to Replicated or to a Shard of another dimension");
-    else
-      static_assert(is_supported<Missing>,
-                    "distx: layer_norm: the weight or the bias is not replicated; redistribute it to Replicated");
-  }
+template <class Missing>
+consteval void check_layer_norm() {
+  constexpr AxisPlacement x = Missing::operands[0];
+  if constexpr (x.is_partial())
+    static_assert(is_supported<Missing>,
+                  "distx: layer_norm: the operand is Partial and layer_norm is not linear; redistribute it first");
+  else if constexpr (x.shards_last_dim())
+    static_assert(is_supported<Missing>,
+                  "distx: layer_norm: the operand is sharded in its last dimension, and layer_norm needs whole rows; "
+                  "redistribute it to Replicated or to a Shard of another dimension");
+  else
+    static_assert(is_supported<Missing>,
+                  "distx: layer_norm: the weight or the bias is not replicated; redistribute it to Replicated");
 }
-template <class X, class Weight, class G>
-void reject_layer_norm_backward() {
-  if constexpr (!on_one_mesh<X, Weight, G>) {
-    static_assert(on_one_mesh<X, Weight, G>,
-                  "distx: layer_norm_backward: the operands are on meshes of different types");
-  } else {
-    using Missing = missing_case<rules::LayerNormBackward, X, Weight, G>;
-    if constexpr (!Missing::operands[1].is_replicated())
-      static_assert(is_supported<Missing>,
-                    "distx: layer_norm_backward: the weight is not replicated; redistribute it to Replicated");
-    else
-      static_assert(is_supported<Missing>,
-                    "distx: layer_norm_backward: the gradient's layout differs from the operand's, or the operand is "
-                    "Partial or sharded in its last dimension; redistribute it");
-  }
+template <class Missing>
+consteval void check_layer_norm_backward() {
+  constexpr bool weight = Missing::operands[1].is_replicated();
+  static_assert(supported_unless<Missing, !weight>,
+                "distx: layer_norm_backward: the weight is not replicated; redistribute it to Replicated");
+  static_assert(supported_unless<Missing, weight>,
+                "distx: layer_norm_backward: the gradient's layout differs from the operand's, or the operand is "
+                "Partial or sharded in its last dimension; redistribute it");
 }
 
 inline constexpr double layer_norm_epsilon = 1e-5;
@@ -161,19 +149,14 @@ template <DistributedTensor X, DistributedTensor Weight, DistributedTensor Bias>
                               double epsilon = detail::layer_norm_epsilon,
                               std::source_location location = std::source_location::current()) {
   using Rule = rules::LayerNorm;
-  if constexpr (detail::Applicable<Rule, X, Weight, Bias>) {
-    return detail::applied<Rule>(
-        {"layer_norm", location},
-        [&](auto stream, auto rows, auto weights, auto biases, auto out) {
-          using detail::normalize_rows;
-          normalize_rows(stream, detail::as_rows(rows), weights.values(), biases.values(), epsilon,
-                         detail::as_rows(out));
-        },
-        x, weight, bias);
-  } else {
-    detail::reject_layer_norm<X, Weight, Bias>();
-    return detail::placeholder<Rule, X, Weight, Bias>();
-  }
+  detail::check_layer_norm<detail::missing_case<Rule, X, Weight, Bias>>();
+  return detail::applied<Rule>(
+      {"layer_norm", location},
+      [&](auto stream, auto rows, auto weights, auto biases, auto out) {
+        using detail::normalize_rows;
+        normalize_rows(stream, detail::as_rows(rows), weights.values(), biases.values(), epsilon, detail::as_rows(out));
+      },
+      x, weight, bias);
 }
 
 /// The gradients that `layer_norm_backward` returns. Where an axis shards the rows, those of weight and bias are
@@ -200,6 +183,9 @@ template <DistributedTensor X, DistributedTensor Weight, DistributedTensor G>
                                        std::source_location location = std::source_location::current()) {
   using Rule = rules::LayerNormBackward;
   const detail::Caller caller{"layer_norm_backward", location};
+  detail::check_layer_norm_backward<detail::missing_case<Rule, X, Weight, G>>();
+  static_assert(detail::on_one_mesh<X, Weight, G>,
+                "distx: layer_norm_backward: the operands are on meshes of different types");
   if constexpr (detail::Applicable<Rule, X, Weight, G>) {
     const auto of_input = [&](auto stream, auto rows, auto weights, auto grads, auto out) {
       using detail::normalize_rows_backward;
@@ -214,7 +200,6 @@ template <DistributedTensor X, DistributedTensor Weight, DistributedTensor G>
                               detail::applied<rules::LayerNormWeight>(caller, of_weight, x, gradient),
                               detail::sum_rows<rules::SumRows>(caller, gradient)};
   } else {
-    detail::reject_layer_norm_backward<X, Weight, G>();
     using Vector = detail::PlaceholderResult<rules::LayerNormWeight, X, G>;
     return detail::never<LayerNormGradients<detail::PlaceholderResult<Rule, X, Weight, G>, Vector, Vector>>();
   }

@@ -23,44 +23,39 @@ struct LocalProduct {
   }
 };
 
-template <class Rule, class X, class W>
-void reject_matmul() {
-  if constexpr (!on_one_mesh<X, W>) {
-    static_assert(on_one_mesh<X, W>, "distx: matmul: the operands are on meshes of different types");
-  } else {
-    using Missing = missing_case<Rule, X, W>;
-    constexpr bool transposed_left = std::is_same_v<Rule, rules::TransposedMatmul>;
-    constexpr AxisPlacement x = Missing::operands[0], w = Missing::operands[1];
-    constexpr bool left_inner = transposed_left ? x.shards_other_dim() : x.shards_last_dim();
-    constexpr bool right_inner =
-        transposed_left ? w.shards_other_dim() : w.is_shard(std::is_same_v<Rule, rules::MatmulTransposed> ? 1 : 0);
-    if constexpr (x.is_partial() && w.is_partial())
-      static_assert(is_supported<Missing>,
-                    "distx: matmul: both operands are Partial over one axis, and a product of sums is not the sum of "
-                    "the products; redistribute one of them to Replicated there");
-    else if constexpr (x.is_partial())
-      static_assert(is_supported<Missing>,
-                    "distx: matmul: the left operand is Partial over an axis that shards the right one, or with an op "
-                    "other than Sum; redistribute the left one to Replicated or Shard there");
-    else if constexpr (w.is_partial())
-      static_assert(is_supported<Missing>,
-                    "distx: matmul: the right operand is Partial over an axis that shards the left one, or with an op "
-                    "other than Sum; redistribute the right one to Replicated there");
-    else if constexpr (left_inner)
-      static_assert(is_supported<Missing>,
-                    "distx: matmul: the left operand is sharded in the dimension that is summed over, and the right "
-                    "one is not; redistribute the right one to the same Shard of that dimension, or the left one to "
-                    "Replicated");
-    else if constexpr (right_inner)
-      static_assert(is_supported<Missing>,
-                    "distx: matmul: the right operand is sharded in the dimension that is summed over, and the left "
-                    "one is not; redistribute the left one to the same Shard of that dimension, or the right one to "
-                    "Replicated");
-    else
-      static_assert(is_supported<Missing>,
-                    "distx: matmul: one axis shards the left operand's rows and the right one's columns; redistribute "
-                    "one of them to Replicated there");
-  }
+template <class Rule, class Missing>
+consteval void check_matmul() {
+  constexpr bool transposed_left = std::is_same_v<Rule, rules::TransposedMatmul>;
+  constexpr AxisPlacement x = Missing::operands[0], w = Missing::operands[1];
+  constexpr bool left_inner = transposed_left ? x.shards_other_dim() : x.shards_last_dim();
+  constexpr bool right_inner =
+      transposed_left ? w.shards_other_dim() : w.is_shard(std::is_same_v<Rule, rules::MatmulTransposed> ? 1 : 0);
+  if constexpr (x.is_partial() && w.is_partial())
+    static_assert(is_supported<Missing>,
+                  "distx: matmul: both operands are Partial over one axis, and a product of sums is not the sum of "
+                  "the products; redistribute one of them to Replicated there");
+  else if constexpr (x.is_partial())
+    static_assert(is_supported<Missing>,
+                  "distx: matmul: the left operand is Partial over an axis that shards the right one, or with an op "
+                  "other than Sum; redistribute the left one to Replicated or Shard there");
+  else if constexpr (w.is_partial())
+    static_assert(is_supported<Missing>,
+                  "distx: matmul: the right operand is Partial over an axis that shards the left one, or with an op "
+                  "other than Sum; redistribute the right one to Replicated there");
+  else if constexpr (left_inner)
+    static_assert(is_supported<Missing>,
+                  "distx: matmul: the left operand is sharded in the dimension that is summed over, and the right "
+                  "one is not; redistribute the right one to the same Shard of that dimension, or the left one to "
+                  "Replicated");
+  else if constexpr (right_inner)
+    static_assert(is_supported<Missing>,
+                  "distx: matmul: the right operand is sharded in the dimension that is summed over, and the left "
+                  "one is not; redistribute the left one to the same Shard of that dimension, or the right one to "
+                  "Replicated");
+  else
+    static_assert(is_supported<Missing>,
+                  "distx: matmul: one axis shards the left operand's rows and the right one's columns; redistribute "
+                  "one of them to Replicated there");
 }
 
 }  // namespace detail
@@ -95,53 +90,41 @@ template <DistributedTensor X, DistributedTensor W, class Product = detail::Loca
 [[nodiscard]] auto matmul(const X& x, const W& w, const Product& local_product = {},
                           std::source_location location = std::source_location::current()) {
   using Rule = rules::Matmul;
-  if constexpr (detail::Applicable<Rule, X, W>) {
-    return detail::applied<Rule>(
-        {"matmul", location},
-        [&](auto stream, auto left, auto right, auto out) {
-          detail::compute(stream, local_product, detail::as_rows(out), detail::as_rows(left), detail::as_rows(right));
-        },
-        x, w);
-  } else {
-    detail::reject_matmul<Rule, X, W>();
-    return detail::placeholder<Rule, X, W>();
-  }
+  detail::check_matmul<Rule, detail::missing_case<Rule, X, W>>();
+  return detail::applied<Rule>(
+      {"matmul", location},
+      [&](auto stream, auto left, auto right, auto out) {
+        detail::compute(stream, local_product, detail::as_rows(out), detail::as_rows(left), detail::as_rows(right));
+      },
+      x, w);
 }
 /// Returns x (…, m, k) times the transpose of w (n, k), which is (…, m, n).
 template <DistributedTensor X, DistributedTensor W, class Product = detail::LocalProduct>
 [[nodiscard]] auto matmul(const X& x, detail::Transposed<W> w, const Product& local_product = {},
                           std::source_location location = std::source_location::current()) {
   using Rule = rules::MatmulTransposed;
-  if constexpr (detail::Applicable<Rule, X, W>) {
-    return detail::applied<Rule>(
-        {"matmul", location},
-        [&](auto stream, auto left, auto right, auto out) {
-          detail::compute(stream, local_product, detail::as_rows(out), detail::as_rows(left),
-                          detail::as_rows(right).transpose());
-        },
-        x, w.tensor);
-  } else {
-    detail::reject_matmul<Rule, X, W>();
-    return detail::placeholder<Rule, X, W>();
-  }
+  detail::check_matmul<Rule, detail::missing_case<Rule, X, W>>();
+  return detail::applied<Rule>(
+      {"matmul", location},
+      [&](auto stream, auto left, auto right, auto out) {
+        detail::compute(stream, local_product, detail::as_rows(out), detail::as_rows(left),
+                        detail::as_rows(right).transpose());
+      },
+      x, w.tensor);
 }
 /// Returns the transpose of x (…, k, m) times y (…, k, n), summed over all rows, which is (m, n).
 template <DistributedTensor X, DistributedTensor Y, class Product = detail::LocalProduct>
 [[nodiscard]] auto matmul(detail::Transposed<X> x, const Y& y, const Product& local_product = {},
                           std::source_location location = std::source_location::current()) {
   using Rule = rules::TransposedMatmul;
-  if constexpr (detail::Applicable<Rule, X, Y>) {
-    return detail::applied<Rule>(
-        {"matmul", location},
-        [&](auto stream, auto left, auto right, auto out) {
-          detail::compute(stream, local_product, detail::as_rows(out), detail::as_rows(left).transpose(),
-                          detail::as_rows(right));
-        },
-        x.tensor, y);
-  } else {
-    detail::reject_matmul<Rule, X, Y>();
-    return detail::placeholder<Rule, X, Y>();
-  }
+  detail::check_matmul<Rule, detail::missing_case<Rule, X, Y>>();
+  return detail::applied<Rule>(
+      {"matmul", location},
+      [&](auto stream, auto left, auto right, auto out) {
+        detail::compute(stream, local_product, detail::as_rows(out), detail::as_rows(left).transpose(),
+                        detail::as_rows(right));
+      },
+      x.tensor, y);
 }
 /// @}
 

@@ -168,7 +168,10 @@ void max_of_slices(HostStream stream, const Slices& slices, Span<const T> x, Spa
 
 template <std::size_t Dim, class X>
 auto summed(const Caller& caller, const X& x, double divisor) {
-  return applied<rules::SumOver<Dim>>(
+  using Rule = rules::SumOver<Dim>;
+  static_assert(is_supported<missing_case<Rule, X>>,
+                "distx: sum_over, mean_over: the operand is Partial with an op other than Sum; redistribute it first");
+  return applied<Rule>(
       caller,
       [&](auto in, auto out) {
         const Slices slices(in.extents(), Dim);
@@ -179,7 +182,11 @@ auto summed(const Caller& caller, const X& x, double divisor) {
 }
 template <std::size_t Dim, class X, class G>
 auto spread(const Caller& caller, const X& x, const G& gradient, value_of<X> factor) {
-  return applied<rules::SumOverBackward<Dim>>(
+  using Rule = rules::SumOverBackward<Dim>;
+  static_assert(is_supported<missing_case<Rule, X, G>>,
+                "distx: sum_over_backward, mean_over_backward: the gradient's layout is not the operand's without the "
+                "reduced dimension, or the operand is Partial; redistribute it");
+  return applied<Rule>(
       caller,
       [&](auto, auto grads, auto out) {
         const auto [blocks, count, size] = Slices(out.extents(), Dim);
@@ -199,15 +206,6 @@ auto spread(const Caller& caller, const X& x, const G& gradient, value_of<X> fac
       x, gradient);
 }
 
-/// Whether the tensor has a dimension, diagnosed at compile time.
-template <std::size_t Dim, class X>
-constexpr bool has_dimension() {
-  static_assert(Dim < rank_of<X>, "distx: the tensor does not have the dimension to reduce");
-  return Dim < rank_of<X>;
-}
-template <class... Xs>
-inline constexpr bool on_different_meshes = !on_one_mesh<Xs...>;
-
 }  // namespace detail
 
 namespace ops {
@@ -222,52 +220,28 @@ namespace ops {
 /// Returns the sum over dimension `Dim`. `x` may be Partial; then so is the result.
 template <std::size_t Dim, DistributedTensor X>
 [[nodiscard]] auto sum_over(const X& x, std::source_location location = std::source_location::current()) {
-  using Rule = rules::SumOver<Dim>;
-  if constexpr (!detail::has_dimension<Dim, X>()) {
-    return detail::never<detail::Placeholder<X, detail::rank_of<X> - 1>>();
-  } else if constexpr (detail::Applicable<Rule, X>) {
-    return detail::summed<Dim>({"sum_over", location}, x, 1);
-  } else {
-    static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
-                  "distx: sum_over: the operand is Partial with an op other than Sum; redistribute it first");
-    return detail::placeholder<Rule, X>();
-  }
+  return detail::summed<Dim>({"sum_over", location}, x, 1);
 }
 /// Returns the mean over dimension `Dim`. `x` may be Partial; then so is the result. Elements are floating-point.
 template <std::size_t Dim, DistributedTensor X>
 [[nodiscard]] auto mean_over(const X& x, std::source_location location = std::source_location::current()) {
   static_assert(!std::integral<detail::value_of<X>>, "distx: mean_over: the elements are integers; cast the operand");
-  using Rule = rules::SumOver<Dim>;
-  if constexpr (!detail::has_dimension<Dim, X>()) {
-    return detail::never<detail::Placeholder<X, detail::rank_of<X> - 1>>();
-  } else if constexpr (detail::Applicable<Rule, X>) {
-    return detail::summed<Dim>({"mean_over", location}, x, static_cast<double>(x.extents()[Dim]));
-  } else {
-    static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
-                  "distx: mean_over: the operand is Partial with an op other than Sum; redistribute it first");
-    return detail::placeholder<Rule, X>();
-  }
+  return detail::summed<Dim>({"mean_over", location}, x, static_cast<double>(x.extents()[Dim]));
 }
 /// Returns the maximum over dimension `Dim`, NaN if an element is. `x` may be Partial with Max; then so is the result.
 template <std::size_t Dim, DistributedTensor X>
 [[nodiscard]] auto max_over(const X& x, std::source_location location = std::source_location::current()) {
   using Rule = rules::MaxOver<Dim>;
-  if constexpr (!detail::has_dimension<Dim, X>()) {
-    return detail::never<detail::Placeholder<X, detail::rank_of<X> - 1>>();
-  } else if constexpr (detail::Applicable<Rule, X>) {
-    return detail::applied<Rule>(
-        {"max_over", location},
-        [](auto in, auto out) {
-          detail::max_of_slices(typename X::space::stream{}, detail::Slices(in.extents(), Dim), in.values(),
-                                out.values());
-        },
-        x);
-  } else {
-    static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
-                  "distx: max_over: the operand is Partial, and the maximum of sums is not that of their terms; "
-                  "redistribute it first");
-    return detail::placeholder<Rule, X>();
-  }
+  static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
+                "distx: max_over: the operand is Partial, and the maximum of sums is not that of their terms; "
+                "redistribute it first");
+  return detail::applied<Rule>(
+      {"max_over", location},
+      [](auto in, auto out) {
+        detail::max_of_slices(typename X::space::stream{}, detail::Slices(in.extents(), Dim), in.values(),
+                              out.values());
+      },
+      x);
 }
 /// @}
 
@@ -282,38 +256,14 @@ template <std::size_t Dim, DistributedTensor X>
 template <std::size_t Dim, DistributedTensor X, DistributedTensor G>
 [[nodiscard]] auto sum_over_backward(const X& x, const G& gradient,
                                      std::source_location location = std::source_location::current()) {
-  using Rule = rules::SumOverBackward<Dim>;
-  if constexpr (detail::Applicable<Rule, X, G>) {
-    return detail::spread<Dim>({"sum_over_backward", location}, x, gradient, 1);
-  } else {
-    using Missing = detail::first_missing_t<Rule, X, G>;
-    constexpr bool meshes = detail::on_different_meshes<X, G>;
-    static_assert(detail::supported_unless<Missing, meshes>,
-                  "distx: sum_over_backward: the operands are on meshes of different types");
-    static_assert(detail::supported_unless<Missing, !meshes>,
-                  "distx: sum_over_backward: the gradient's layout is not the operand's without the reduced dimension, "
-                  "or the operand is Partial; redistribute it");
-    return detail::placeholder<Rule, X, G>();
-  }
+  return detail::spread<Dim>({"sum_over_backward", location}, x, gradient, 1);
 }
 /// Returns the gradient of the operand of `mean_over`; of `x` only the extents and the layout matter.
 template <std::size_t Dim, DistributedTensor X, DistributedTensor G>
 [[nodiscard]] auto mean_over_backward(const X& x, const G& gradient,
                                       std::source_location location = std::source_location::current()) {
-  using Rule = rules::SumOverBackward<Dim>;
-  if constexpr (detail::Applicable<Rule, X, G>) {
-    return detail::spread<Dim>({"mean_over_backward", location}, x, gradient,
-                               1 / static_cast<detail::value_of<X>>(x.extents()[Dim]));
-  } else {
-    using Missing = detail::first_missing_t<Rule, X, G>;
-    constexpr bool meshes = detail::on_different_meshes<X, G>;
-    static_assert(detail::supported_unless<Missing, meshes>,
-                  "distx: mean_over_backward: the operands are on meshes of different types");
-    static_assert(detail::supported_unless<Missing, !meshes>,
-                  "distx: mean_over_backward: the gradient's layout is not the operand's without the reduced "
-                  "dimension, or the operand is Partial; redistribute it");
-    return detail::placeholder<Rule, X, G>();
-  }
+  return detail::spread<Dim>({"mean_over_backward", location}, x, gradient,
+                             1 / static_cast<detail::value_of<X>>(x.extents()[Dim]));
 }
 /// Returns the gradient of the operand of `max_over`, from `x`, the result `maximum` and its gradient. If several
 /// elements equal the maximum, or it is NaN and so are they, each receives the gradient.
@@ -321,34 +271,26 @@ template <std::size_t Dim, DistributedTensor X, DistributedTensor Y, Distributed
 [[nodiscard]] auto max_over_backward(const X& x, const Y& maximum, const G& gradient,
                                      std::source_location location = std::source_location::current()) {
   using Rule = rules::MaxOverBackward<Dim>;
-  if constexpr (detail::Applicable<Rule, X, Y, G>) {
-    return detail::applied<Rule>(
-        {"max_over_backward", location},
-        [](auto in, auto maxima, auto grads, auto out) {
-          using T = detail::value_of<X>;
-          const detail::Slices slices(out.extents(), Dim);
-          const T *const values = in.data(), *const most = maxima.data(), *const slopes = grads.data();
-          if constexpr (std::same_as<T, float> || std::same_as<T, double>)
-            detail::run_on_lanes<detail::SpreadToMaxima>(
-                detail::lane_bytes_for((slices.size > 1 ? slices.size : slices.count) * sizeof(T)), slices, values,
-                most, slopes, out.data());
-          else
-            for (std::size_t i = 0; i < out.values().size(); ++i) {
-              const std::size_t at = i / (slices.count * slices.size) * slices.size + i % slices.size;
-              out.data()[i] = values[i] == most[at] || values[i] != values[i] ? slopes[at] : T{};
-            }
-        },
-        x, maximum, gradient);
-  } else {
-    using Missing = detail::first_missing_t<Rule, X, Y, G>;
-    constexpr bool meshes = detail::on_different_meshes<X, Y, G>;
-    static_assert(detail::supported_unless<Missing, meshes>,
-                  "distx: max_over_backward: the operands are on meshes of different types");
-    static_assert(detail::supported_unless<Missing, !meshes>,
-                  "distx: max_over_backward: the layout of the maximum or its gradient is not the operand's without "
-                  "the reduced dimension, or the operand is Partial; redistribute it");
-    return detail::placeholder<Rule, X, Y, G>();
-  }
+  static_assert(detail::is_supported<detail::missing_case<Rule, X, Y, G>>,
+                "distx: max_over_backward: the layout of the maximum or its gradient is not the operand's without "
+                "the reduced dimension, or the operand is Partial; redistribute it");
+  return detail::applied<Rule>(
+      {"max_over_backward", location},
+      [](auto in, auto maxima, auto grads, auto out) {
+        using T = detail::value_of<X>;
+        const detail::Slices slices(out.extents(), Dim);
+        const T *const values = in.data(), *const most = maxima.data(), *const slopes = grads.data();
+        if constexpr (std::same_as<T, float> || std::same_as<T, double>)
+          detail::run_on_lanes<detail::SpreadToMaxima>(
+              detail::lane_bytes_for((slices.size > 1 ? slices.size : slices.count) * sizeof(T)), slices, values, most,
+              slopes, out.data());
+        else
+          for (std::size_t i = 0; i < out.values().size(); ++i) {
+            const std::size_t at = i / (slices.count * slices.size) * slices.size + i % slices.size;
+            out.data()[i] = values[i] == most[at] || values[i] != values[i] ? slopes[at] : T{};
+          }
+      },
+      x, maximum, gradient);
 }
 /// @}
 

@@ -113,22 +113,28 @@ using rules::Applicable;
 /// The layout of the result. @pre Applicable<Rule, Xs...>
 template <class Rule, class... Xs>
 using result_layout = typename RuleOnMesh<Rule, mesh_of<first_of<Xs...>>, Xs...>::layout;
+
+/// The missing case of operands that an operation applies to, or that are on different meshes: none.
+template <std::size_t Operands>
+struct NoCase {
+  static constexpr std::array<AxisPlacement, Operands> operands{};
+  static constexpr AxisPlacement result = rules::replicated;
+};
 template <class Rule, class... Xs>
-using missing_case = typename RuleOnMesh<Rule, mesh_of<first_of<Xs...>>, Xs...>::missing;
+constexpr auto first_missing() {
+  if constexpr (!on_one_mesh<Xs...> || Applicable<Rule, Xs...>)
+    return std::type_identity<NoCase<sizeof...(Xs)>>();
+  else
+    return std::type_identity<typename RuleOnMesh<Rule, mesh_of<first_of<Xs...>>, Xs...>::missing>();
+}
+/// The first case that the rule does not support, for a static_assert that explains it.
+template <class Rule, class... Xs>
+using missing_case = typename decltype(first_missing<Rule, Xs...>())::type;
 
 /// For a static_assert that explains why an operation does not compile: false if this is the reason. Its first argument
 /// is shown by the compiler.
 template <class MissingCase, bool ThisReason>
-inline constexpr bool supported_unless = !ThisReason;
-template <class Rule, class... Xs>
-constexpr auto first_missing() {
-  if constexpr (on_one_mesh<Xs...>)
-    return std::type_identity<missing_case<Rule, Xs...>>();
-  else
-    return std::type_identity<void>();
-}
-template <class Rule, class... Xs>
-using first_missing_t = typename decltype(first_missing<Rule, Xs...>())::type;
+inline constexpr bool supported_unless = !ThisReason || is_supported<MissingCase>;
 
 }  // namespace detail
 

@@ -175,8 +175,9 @@ struct SumOver {
     return unsupported;
   }
   template <std::size_t Rank>
+    requires(Rank > 0)
   static Extents<Rank - 1> extents(const Extents<Rank>& x) {
-    static_assert(Dim < Rank, "distx: the tensor has no such dimension to reduce");
+    static_assert(Dim < Rank, "distx: the tensor does not have the dimension to reduce");
     Extents<Rank - 1> left{};
     for (std::size_t d = 0; d + 1 < Rank; ++d) left[d] = x[d < Dim ? d : d + 1];
     return left;

@@ -75,32 +75,24 @@ void softmax_rows_backward(HostStream, MatrixRef<const T> y, MatrixRef<const T> 
 }
 /// @}
 
-template <class X>
-void reject_softmax() {
-  using Missing = missing_case<rules::Rowwise, X>;
-  if constexpr (Missing::operands[0].is_partial())
-    static_assert(is_supported<Missing>,
-                  "distx: softmax: the operand is Partial and softmax is not linear; redistribute it first");
-  else
-    static_assert(is_supported<Missing>,
-                  "distx: softmax: the operand is sharded in its last dimension, and softmax needs whole rows; "
-                  "redistribute it to Replicated or to a Shard of another dimension");
+template <class Missing>
+consteval void check_softmax() {
+  constexpr bool partial = Missing::operands[0].is_partial();
+  static_assert(supported_unless<Missing, partial>,
+                "distx: softmax: the operand is Partial and softmax is not linear; redistribute it first");
+  static_assert(supported_unless<Missing, !partial>,
+                "distx: softmax: the operand is sharded in its last dimension, and softmax needs whole rows; "
+                "redistribute it to Replicated or to a Shard of another dimension");
 }
-template <class Y, class G>
-void reject_softmax_backward() {
-  if constexpr (!on_one_mesh<Y, G>) {
-    static_assert(on_one_mesh<Y, G>, "distx: softmax_backward: the operands are on meshes of different types");
-  } else {
-    using Missing = missing_case<rules::RowwiseBackward, Y, G>;
-    if constexpr (Missing::operands[0].is_partial() || Missing::operands[0].shards_last_dim())
-      static_assert(is_supported<Missing>,
-                    "distx: softmax_backward: the result is Partial or sharded in its last dimension; redistribute it "
-                    "first");
-    else
-      static_assert(is_supported<Missing>,
-                    "distx: softmax_backward: the gradient's layout differs from the result's; redistribute the "
-                    "gradient to that layout");
-  }
+template <class Missing>
+consteval void check_softmax_backward() {
+  constexpr bool of_result = Missing::operands[0].is_partial() || Missing::operands[0].shards_last_dim();
+  static_assert(supported_unless<Missing, of_result>,
+                "distx: softmax_backward: the result is Partial or sharded in its last dimension; redistribute it "
+                "first");
+  static_assert(supported_unless<Missing, !of_result>,
+                "distx: softmax_backward: the gradient's layout differs from the result's; redistribute the gradient "
+                "to that layout");
 }
 
 }  // namespace detail
@@ -114,18 +106,14 @@ namespace ops {
 template <DistributedTensor X>
 [[nodiscard]] auto softmax(const X& x, std::source_location location = std::source_location::current()) {
   using Rule = rules::Rowwise;
-  if constexpr (detail::Applicable<Rule, X>) {
-    return detail::applied<Rule>(
-        {"softmax", location},
-        [](auto stream, auto rows, auto out) {
-          using detail::softmax_rows;
-          softmax_rows(stream, detail::as_rows(rows), detail::as_rows(out));
-        },
-        x);
-  } else {
-    detail::reject_softmax<X>();
-    return detail::placeholder<Rule, X>();
-  }
+  detail::check_softmax<detail::missing_case<Rule, X>>();
+  return detail::applied<Rule>(
+      {"softmax", location},
+      [](auto stream, auto rows, auto out) {
+        using detail::softmax_rows;
+        softmax_rows(stream, detail::as_rows(rows), detail::as_rows(out));
+      },
+      x);
 }
 /// Returns the gradient of the operand of `softmax` from its result `y` and the gradient of `y`. Local, as `softmax`.
 ///
@@ -135,18 +123,14 @@ template <DistributedTensor Y, DistributedTensor G>
 [[nodiscard]] auto softmax_backward(const Y& y, const G& gradient,
                                     std::source_location location = std::source_location::current()) {
   using Rule = rules::RowwiseBackward;
-  if constexpr (detail::Applicable<Rule, Y, G>) {
-    return detail::applied<Rule>(
-        {"softmax_backward", location},
-        [](auto stream, auto values, auto grads, auto out) {
-          using detail::softmax_rows_backward;
-          softmax_rows_backward(stream, detail::as_rows(values), detail::as_rows(grads), detail::as_rows(out));
-        },
-        y, gradient);
-  } else {
-    detail::reject_softmax_backward<Y, G>();
-    return detail::placeholder<Rule, Y, G>();
-  }
+  detail::check_softmax_backward<detail::missing_case<Rule, Y, G>>();
+  return detail::applied<Rule>(
+      {"softmax_backward", location},
+      [](auto stream, auto values, auto grads, auto out) {
+        using detail::softmax_rows_backward;
+        softmax_rows_backward(stream, detail::as_rows(values), detail::as_rows(grads), detail::as_rows(out));
+      },
+      y, gradient);
 }
 
 }  // namespace ops

@@ -53,20 +53,15 @@ struct SumLeading {
 
 namespace detail {
 
-template <class X, class B>
-void reject_add_trailing() {
-  if constexpr (!on_one_mesh<X, B>) {
-    static_assert(on_one_mesh<X, B>, "distx: add_trailing: the operands are on meshes of different types");
-  } else {
-    using Missing = missing_case<rules::AddTrailing, X, B>;
-    constexpr bool partial = Missing::operands[0].is_partial() || Missing::operands[1].is_partial();
-    static_assert(supported_unless<Missing, partial>,
-                  "distx: add_trailing: one operand is Partial and the other is not, or with an op other than Sum; "
-                  "redistribute it first");
-    static_assert(supported_unless<Missing, !partial>,
-                  "distx: add_trailing: the second operand is not sharded as the last dimensions of the first; "
-                  "redistribute it to that layout");
-  }
+template <class Missing>
+consteval void check_add_trailing() {
+  constexpr bool partial = Missing::operands[0].is_partial() || Missing::operands[1].is_partial();
+  static_assert(supported_unless<Missing, partial>,
+                "distx: add_trailing: one operand is Partial and the other is not, or with an op other than Sum; "
+                "redistribute it first");
+  static_assert(supported_unless<Missing, !partial>,
+                "distx: add_trailing: the second operand is not sharded as the last dimensions of the first; "
+                "redistribute it to that layout");
 }
 
 }  // namespace detail
@@ -83,19 +78,15 @@ template <DistributedTensor X, DistributedTensor B>
 [[nodiscard]] auto add_trailing(const X& x, const B& b,
                                 std::source_location location = std::source_location::current()) {
   using Rule = rules::AddTrailing;
-  if constexpr (detail::Applicable<Rule, X, B>) {
-    return detail::applied<Rule>(
-        {"add_trailing", location},
-        [](auto stream, auto each, auto added, auto out) {
-          using detail::add_to_rows;
-          constexpr std::size_t m = detail::rank_of<X> - detail::rank_of<B>;
-          add_to_rows(stream, detail::as_matrix(each, m), added.values(), detail::as_matrix(out, m));
-        },
-        x, b);
-  } else {
-    detail::reject_add_trailing<X, B>();
-    return detail::placeholder<Rule, X, B>();
-  }
+  detail::check_add_trailing<detail::missing_case<Rule, X, B>>();
+  return detail::applied<Rule>(
+      {"add_trailing", location},
+      [](auto stream, auto each, auto added, auto out) {
+        using detail::add_to_rows;
+        constexpr std::size_t m = detail::rank_of<X> - detail::rank_of<B>;
+        add_to_rows(stream, detail::as_matrix(each, m), added.values(), detail::as_matrix(out, m));
+      },
+      x, b);
 }
 /// Returns the sum of x (m…, n…) over all but its last `N` dimensions, (n…): the gradient of `b` in `add_trailing`.
 /// Local, stream-ordered; in GPU memory for float and double.
@@ -104,19 +95,15 @@ template <DistributedTensor X, DistributedTensor B>
 template <std::size_t N, DistributedTensor X>
 [[nodiscard]] auto sum_leading(const X& x, std::source_location location = std::source_location::current()) {
   using Rule = rules::SumLeading<N>;
-  if constexpr (detail::Applicable<Rule, X>) {
-    return detail::applied<Rule>(
-        {"sum_leading", location},
-        [](auto stream, auto each, auto out) {
-          using detail::sum_of_rows;
-          sum_of_rows(stream, detail::as_matrix(each, detail::rank_of<X> - N), out.values());
-        },
-        x);
-  } else {
-    static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
-                  "distx: sum_leading: the operand is Partial with an op other than Sum; redistribute it first");
-    return detail::placeholder<Rule, X>();
-  }
+  static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
+                "distx: sum_leading: the operand is Partial with an op other than Sum; redistribute it first");
+  return detail::applied<Rule>(
+      {"sum_leading", location},
+      [](auto stream, auto each, auto out) {
+        using detail::sum_of_rows;
+        sum_of_rows(stream, detail::as_matrix(each, detail::rank_of<X> - N), out.values());
+      },
+      x);
 }
 
 }  // namespace ops

@@ -52,19 +52,15 @@ template <std::size_t First, std::size_t... Rest, DistributedTensor X>
     return detail::never<detail::Placeholder<X>>();
   } else {
     using Rule = rules::Transpose<First, Rest...>;
-    if constexpr (detail::Applicable<Rule, X>) {
-      return detail::applied<Rule>(
-          {"transpose", location},
-          [](auto stream, auto in, auto out) {
-            using detail::permute;
-            permute(stream, in, out, {First, Rest...});
-          },
-          x);
-    } else {
-      static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
-                    "distx: transpose: the operand is Partial with an op other than Sum or Max; redistribute it first");
-      return detail::placeholder<Rule, X>();
-    }
+    static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
+                  "distx: transpose: the operand is Partial with an op other than Sum or Max; redistribute it first");
+    return detail::applied<Rule>(
+        {"transpose", location},
+        [](auto stream, auto in, auto out) {
+          using detail::permute;
+          permute(stream, in, out, {First, Rest...});
+        },
+        x);
   }
 }
 /// Returns the transpose of a matrix.
