@@ -15,6 +15,7 @@
 #include "distx/connect/file/detail/file_transport.hpp"
 #include "distx/connect/file/detail/rendezvous.hpp"
 #include "distx/connect/file/spawn_processes.hpp"
+#include "distx/core/detail/rank_exception.hpp"
 #include "distx/core/error.hpp"
 #include "distx/core/version.hpp"
 #include "distx/posix/mapping.hpp"

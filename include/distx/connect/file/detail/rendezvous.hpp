@@ -57,7 +57,7 @@ class Rendezvous {
   } catch (...) {  // the error that broke the rendezvous is reported
   }
 
-  /// What the files of a job say of it.
+  /// The state of a job by its files.
   struct JobState {
     bool over = true;         ///< all processes have ended
     bool began = false;       ///< there are processes
