@@ -108,13 +108,13 @@ class CountedMemory {
 
  private:
   struct Uncount {
-    std::shared_ptr<detail::MemoryAccount> account{};
-    MemoryKind kind{};
-    std::size_t bytes = 0;
+    std::shared_ptr<detail::MemoryAccount> account;
+    MemoryKind kind;
+    std::size_t bytes;
     void operator()(detail::MemoryAccount* counting) const noexcept { counting->remove(kind, bytes); }
   };
 
-  std::unique_ptr<detail::MemoryAccount, Uncount> counted_{};
+  std::unique_ptr<detail::MemoryAccount, Uncount> counted_;
 };
 
 }  // namespace observe
