@@ -104,7 +104,7 @@ class Phases {
 
 using Metered = distx::Metered<distx::AnyCommunicator<>>;
 
-/// Returns a communicator of the ranks that are left, if some are lost, and else of these and those that join; null if
+/// Returns a communicator of the surviving ranks, if some are lost, and else of these and those that join; null if
 /// none does.
 using Regroup = std::function<std::optional<distx::AnyCommunicator<>>(bool lost)>;
 
@@ -269,7 +269,8 @@ void run(distx::AnyConnector& connector, const char* program, const Settings& se
     digits = read_digits(settings, program);
   });
   examples::Backend backend = settings.backend;
-  if (settings.training.elastic) backend.deadline = std::chrono::seconds(30);  // the loss of a rank is noticed by then
+  if (settings.training.elastic)
+    backend.deadline = std::chrono::seconds(30);  // the failure of a rank is detected by then
   backend.run(connector, [&](distx::AnyCommunicator<> comm) {
     Metered counted(std::move(comm));
     const auto regroup = [&](bool lost) -> std::optional<distx::AnyCommunicator<>> {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Checks the English of comments, messages, test titles and pages: no banned phrase, no comment that is a fragment.
+"""Checks the English of comments, messages, test titles, pages, scripts and build files: no banned phrase, no comment that is a
+fragment. It warns of sentences in comments of include/ that have more than LONGEST words.
 
     tests/language.py              the findings
     tests/language.py --self-test  made-up files, each of which breaks one rule
@@ -15,13 +16,15 @@ import selftest
 
 FOLDERS = ("include", "examples", "tests", "benchmarks")
 CODE = (".hpp", ".cuh", ".cpp", ".cu")
+SCRIPTS = ("tools", "cmake")
+LONGEST = 30  # words of a sentence
 
 # A pattern, and what to write instead. Patterns are looked for in lower case, in text whose `code` is taken out.
 BANNED = [(re.compile(pattern), advice) for pattern, advice in [
     (r"(?<!users )(?<!readers )(?<!people )(?<!those )(?<!anyone )\bwho(ever)?\b", "name the actor: 'a rank that …'"),
     (r"(^|[.:;] )what(ever)? (is|are|was|were|has|had|it|they|a|an|the|this|other|mpi|nccl|cuda|one|comes|cannot|can|needs|differs|belongs|all|every|each|both)\b(?![^.]*\?)",
      "name the thing instead of 'what …'"),
-    (r"\b(is|are|was|were|be) no (?!longer|more|less|fewer|greater|larger|smaller|such|different|need|better|worse|other)", "'is not a …' or 'invalid …'"),
+    (r"(?<!there )(?<!may )\b(is|are|was|were|be) no (?!longer|more|less|fewer|greater|larger|smaller|such|different|need|better|worse|other)", "'is not a …' or 'invalid …'"),
     (r"\bhangs? on\b", "depends on"),
     (r"\b(rank|ranks|others?|thread|threads|process|processes|peers?|one|it|who|they|that|message|messages)s? (comes?|came|has come|have come|does not come|do not come)\b",
      "enters, joins, arrives"),
@@ -51,6 +54,10 @@ BANNED = [(re.compile(pattern), advice) for pattern, advice in [
     (r"\bin little\b", "with small sizes"),
     (r"\brooms?\b", "module"),
     (r"\bsentences?\b", "message"),
+    (r"\b(ranks?|those|one|ones|processes|others|members) (that|which) (are|is) left\b", "the surviving ranks"),
+    (r"\bwhatever\b", "any, for every"),
+    (r"\b(takes?|taken) (it |them |one |another )?for lost\b|\bfor lost\b", "considers failed"),
+    (r"\bnoticed by\b", "causes, is detected by"),
 ]]
 # A doc comment that begins so and has no main clause is a fragment.
 FRAGMENT = re.compile(r"(Of|Between|From|To|In|On|At|By|With|Without|Where|What|Who|Whoever|Which|How|Like|As|Beside|Behind|Zeros|Stands|Says)\b[^.:]*[.:]?$")
@@ -96,8 +103,30 @@ def texts_of_page(text):
             yield number, "page", line.strip()
 
 
+def texts_of_script(text):
+    """Yields (line, kind, text) for the comments and strings of a file whose comments begin with #."""
+    for number, line in enumerate(text.split("\n"), 1):
+        for found in re.finditer(r"""(?:^|\s)#+ (.*)|"([^"]* [^"]*)"|'([^']* [^']*)'""", line):
+            yield number, "script", next(filter(None, found.groups()))
+
+
+def texts_of(path, text):
+    if path.endswith(".md"):
+        return texts_of_page(text)
+    return texts_of_code(path, text) if path.endswith(CODE) else texts_of_script(text)
+
+
+def long_sentences(path, text):
+    """Yields (line, number of words) of sentences in a header's comments."""
+    for line, kind, words in texts_of(path, text):
+        if kind in ("doc", "comment"):
+            for sentence in re.split(r"(?<=[.;:]) |@\w+", MARKED.sub("X", words)):
+                if len(sentence.split()) > LONGEST:
+                    yield line, len(sentence.split())
+
+
 def findings_in(path, text):
-    texts = texts_of_page(text) if path.endswith(".md") else texts_of_code(path, text)
+    texts = texts_of(path, text)
     for line, kind, words in texts:
         plain = MARKED.sub("X", words)
         lower = plain.lower()
@@ -116,7 +145,13 @@ def files(root):
             yield from (os.path.relpath(os.path.join(place, name), root) for name in sorted(names) if name.endswith(CODE + (".md",)))
     for place, _, names in os.walk(os.path.join(root, "docs")):
         yield from (os.path.relpath(os.path.join(place, name), root) for name in sorted(names) if name.endswith(".md"))
-    yield from (name for name in ("README.md",) if os.path.exists(os.path.join(root, name)))
+    for folder in SCRIPTS:
+        for place, _, names in os.walk(os.path.join(root, folder)):
+            yield from (os.path.relpath(os.path.join(place, name), root) for name in sorted(names) if not name.endswith((".pyc", ".md")))
+    for folder in FOLDERS + ("docs",):
+        for place, _, names in os.walk(os.path.join(root, folder)):
+            yield from (os.path.relpath(os.path.join(place, name), root) for name in names if name == "meson.build")
+    yield from (name for name in ("README.md", "meson.build", "meson_options.txt") if os.path.exists(os.path.join(root, name)))
 
 
 def findings(root):

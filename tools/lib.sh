@@ -12,10 +12,10 @@ fail() {
   exit 1
 }
 
-# What the library's example programs and test programs are built with.
+# Packages that build the library's example programs and test programs.
 build_packages=(g++ meson ninja-build pkg-config libopenmpi-dev openmpi-bin libboost-mpi-dev libeigen3-dev libcli11-dev
   libfmt-dev nlohmann-json3-dev zlib1g-dev libdeflate-dev doctest-dev)
-# What the tests use besides; a clang is added to these.
+# Further packages of the tests; a clang is added to these.
 test_packages=(cmake cppcheck doxygen python3-venv libgloo-dev iproute2 mpich libmpich-dev)
 clang_format_version=18.1.8
 clang_versions=(16 17 18 19 20 21)
@@ -160,7 +160,7 @@ libtorch() {
   python3 -c 'from importlib.util import find_spec; print(find_spec("torch").submodule_search_locations[0])' 2>/dev/null
 }
 
-# The packages beside a version of clang: what it links into programs that are sanitized, and clang-tidy.
+# The packages that go with a version of clang: the runtime of its sanitizers, and clang-tidy.
 beside_clang() { echo "libclang-rt-$1-dev clang-tidy-$1"; }
 
 clang_package() {

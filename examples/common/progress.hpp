@@ -64,7 +64,7 @@ class ProgressBar {
 
  private:
   static bool can_redraw(std::FILE* out) {
-    const char* terminal = std::getenv("TERM");  // launchers give their ranks one, whatever they write to in truth
+    const char* terminal = std::getenv("TERM");  // launchers give their ranks one, also if they write to a file
     return isatty(fileno(out)) == 1 && terminal != nullptr && std::string(terminal) != "dumb";
   }
 

@@ -83,7 +83,7 @@ class TimedTraining {
   }
   /// Loads a checkpoint. Collective.
   distx::checkpoint::Loaded load(const std::filesystem::path& folder) { return self_->load(folder); }
-  /// Continues on the ranks that are left; returns the number of steps that count. Collective.
+  /// Continues on the surviving ranks; returns the number of steps that count. Collective.
   /// @pre the training has the policy Replicate
   std::uint64_t recover(distx::AnyCommunicator<>& comm) { return self_->recover(comm); }
   /// Loads weights alone. Collective.

@@ -157,7 +157,7 @@ TEST_CASE("a CheckpointError names the parameters that are lost with a rank and 
     }
     CHECK(ending.survivors[1] == 0);
   }
-  // The message, on a rank that is left.
+  // The message, on a surviving rank.
   std::atomic<int> told{0};
   CHECK_THROWS_AS(
       distx::spawn(

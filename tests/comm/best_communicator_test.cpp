@@ -93,7 +93,7 @@ TEST_CASE("best_communicator selects the backend by the location of the ranks") 
   CHECK(chosen("012", false) == missing(3, network));
   CHECK(chosen("0112", false) == missing(4, shm));
 
-  // ThreadCommunicator accepts thread ranks whatever the assignment to hosts.
+  // ThreadCommunicator accepts thread ranks regardless of the assignment to hosts.
   CHECK(chosen<StandIn>("0112", false) == missing(4, network));
   CHECK(chosen<StandIn, StandIn>("0112", false) == "threads+threads");
   CHECK(chosen<StandIn, StandIn>("012", false) == "threads");

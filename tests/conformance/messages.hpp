@@ -7,7 +7,7 @@
 // Messages between two ranks, asynchronous calls completed in any order, and the barrier.
 namespace conformance {
 
-/// Messages from one sender match in the order in which they are sent, whatever the order of the waits.
+/// Messages from one sender match in the order in which they are sent, regardless of the order of the waits.
 template <class T, class C>
 void check_order(C& comm, Findings& findings, std::size_t size, const std::string& what) {
   const int right = (comm.rank() + 1) % comm.size();

@@ -12,7 +12,7 @@
 #include "distx/distx.hpp"
 
 // Calls that differ between ranks: every rank throws MismatchError, whether the calls block or are asynchronous, and
-// whatever their size. On shared memory, a rank that needs nothing more of the others, such as the root of a small
+// regardless of their size. On shared memory, a rank that needs nothing more of the others, such as the root of a small
 // broadcast, may return first; then its next call throws. Where a communicator compares nothing, each call ends, with
 // any of distx's errors or without.
 namespace conformance {

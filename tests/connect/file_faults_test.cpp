@@ -94,7 +94,7 @@ TEST_CASE("a folder of another user throws ConnectError" * doctest::skip(::geteu
                          doctest::Contains("belongs to user 12345, this process runs as user 0"), distx::ConnectError);
 }
 
-TEST_CASE("folders and files of a job are readable by their user alone, whatever the umask") {
+TEST_CASE("folders and files of a job are readable by their user alone, regardless of the umask") {
   const mode_t before = ::umask(0);
   const NewFolder folder;
   const auto messages = each_in(folder.path() / "made", 2, [&](FileConnector& connector) {

@@ -161,7 +161,7 @@ TEST_CASE("the variables of Slurm are checked, and errors name them") {
   CHECK(error({{"SLURM_NTASKS", "1"}}) == "no error");
 }
 
-/// Stands in for MPI: connects the number of ranks that the test sets, whatever the variables.
+/// Stands in for MPI: connects the number of ranks that the test sets, regardless of the variables.
 int mpi_size = 0;
 struct PretendedMpi : distx::SelfConnector {
   [[nodiscard]] int size() const noexcept { return mpi_size; }

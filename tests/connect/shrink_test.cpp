@@ -10,7 +10,7 @@
 #include "distx/threads.hpp"
 #include "words.hpp"
 
-// Connectors of the ranks that are left.
+// Connectors of the surviving ranks.
 namespace {
 
 using distx::FileConnector;
@@ -21,7 +21,7 @@ using test::check_ranks;
 using test::contains;
 using test::forked;
 
-TEST_CASE("threads that are left keep their order in a smaller connector, and again after the next end") {
+TEST_CASE("surviving threads keep their order in a smaller connector, and again after the next end") {
   for (const bool throws : {true, false}) {
     std::atomic<int> ended{0};
     const auto run = [&] {
@@ -115,7 +115,7 @@ int kill_two(int rank, C connector) {
   return distx::all_gather_values(two, rank) == std::vector{0, 1} ? 0 : 6;
 }
 
-TEST_CASE("processes that are left after a kill keep their order in a smaller connector, and leave no files") {
+TEST_CASE("processes that survive a kill keep their order in a smaller connector, and leave no files") {
   const test::NewFolder folder;
   CHECK(forked(4, [&](int rank) {
           return kill_two(rank, FileConnector(folder.path(), rank, 4, {.deadline = seconds(20)}));
@@ -143,7 +143,7 @@ TEST_CASE("the last process removes also what a killed one has left of an earlie
   CHECK(folder.empty());
 }
 
-TEST_CASE("processes that are left after a kill keep their order in a smaller connector over TCP") {
+TEST_CASE("processes that survive a kill keep their order in a smaller connector over TCP") {
   const int port = test::free_port();
   CHECK(forked(4, [&](int rank) {
           return kill_two(rank, TcpConnector("127.0.0.1", port, rank, 4, {.deadline = seconds(20)}));

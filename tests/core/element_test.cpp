@@ -18,7 +18,7 @@ struct Owner {
 };
 enum class Color : std::uint8_t { red };
 
-// Elements by size and sign, whatever their name.
+// Elements by size and sign, regardless of their name.
 static_assert(element_type<std::int8_t> == ElementType::i8 && element_type<std::uint8_t> == ElementType::u8);
 static_assert(element_type<std::int16_t> == ElementType::i16 && element_type<std::uint16_t> == ElementType::u16);
 static_assert(element_type<std::int32_t> == ElementType::i32 && element_type<std::uint32_t> == ElementType::u32);

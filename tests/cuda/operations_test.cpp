@@ -214,7 +214,7 @@ TEST_CASE("operations reject different lengths") {
   CHECK_THROWS_AS(copy(stream, three.span(), four.in()), distx::InvalidArgument);
 }
 
-TEST_CASE("copy_box copies the words of any box, whatever their width and number") {
+TEST_CASE("copy_box copies the words of any box, regardless of their width and number") {
   using distx::detail::Box;
   const CudaStream stream;
   const Box from{3, {0, 0, 0}, {9, 14, 40}};

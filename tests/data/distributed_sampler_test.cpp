@@ -93,7 +93,7 @@ TEST_CASE("rank r takes every n-th sample of a global batch, from r") {
   CHECK(DistributedSampler(7, 2, 3, options).epoch(0) == Indices{2, 5, 1, 4});  // padded from the beginning
 }
 
-TEST_CASE("with blocks, rank r takes the r-th block of a global batch, whatever the number of ranks") {
+TEST_CASE("with blocks, rank r takes the r-th block of a global batch, regardless of the number of ranks") {
   for (const bool shuffle : {false, true}) {
     const SamplerOptions whole{.batch_size = 8, .shuffle = shuffle};
     const Indices expected = DistributedSampler(20, 0, 1, whole).epoch(1);

@@ -159,7 +159,7 @@ TEST_CASE("attention matches its definition and does not depend on later tokens"
   }
 }
 
-TEST_CASE("attention's gradient is the slope of its output, whatever the length was before") {
+TEST_CASE("attention's gradient is the slope of its output, regardless of the length before") {
   CausalAttention<double> attention(4, 2);
   Generator generator(5);
   for (const Eigen::Index length : {3, 5, 1}) {

@@ -2,7 +2,7 @@
 // Trains again and again under random faults: `soak threads|shm|gloo|mpi SECONDS [SEED]`. Three ranks are threads of
 // this process, processes that meet in a folder, or with `mpi` processes that mpirun has started. In each round they
 // make a communicator and train; a round without a fault ends with the same weights on all ranks, and one with a fault
-// may end with an error of distx. On threads, every second training continues on the ranks that are left. Resident
+// may end with an error of distx. On threads, every second training continues on the surviving ranks. Resident
 // memory, descriptors and threads must not grow.
 #include <malloc.h>
 #include <unistd.h>

@@ -2,7 +2,7 @@
 // Trains until something ends it, and prints what: `trainee shm|mpi|gloo STAGE DEADLINE_IN_SECONDS
 // [stay FILE|inside|elastic FILE|join FILE N]`. A STAGE such as 2p trains a pipeline of two stages. With `stay` it
 // exits once FILE exists, because mpirun ends all ranks when one exits without MPI_Finalize. With `inside` rank 1 stops
-// itself while it reads the other ranks' memory. With `elastic` the training continues on the ranks that are left, and
+// itself while it reads the other ranks' memory. With `elastic` the training continues on the surviving ranks, and
 // each checks at the end that the weights are those of an undisturbed one. With `join` it continues on these and on
 // those that join, and does not end on fewer than N. Both end once FILE exists, which means that the attack is over: a
 // fast machine would be done before it. See attack.py.

@@ -7,7 +7,7 @@
 
 #include "distx/mpi/detail/agreement.hpp"
 
-// The agreement on the ranks that are left, among simulated ranks that end or stop at chosen moments.
+// The agreement on the surviving ranks, among simulated ranks that end or stop at chosen moments.
 namespace {
 
 using distx::detail::mpi::Agreement;
@@ -62,7 +62,7 @@ class Simulation {
   Agreement::time_point now_{seconds(1000)};
 };
 
-/// Two ranks end in the sends that are given; checks that the others agree, whatever the order of the turns.
+/// Two ranks end in the sends that are given; checks that the others agree, regardless of the order of the turns.
 void check_agreement(int size, int first, int first_sends, int second, int second_sends, unsigned seed) {
   CAPTURE(size);
   CAPTURE(first);
@@ -92,7 +92,7 @@ void check_agreement(int size, int first, int first_sends, int second, int secon
   }
 }
 
-TEST_CASE("all ranks that are left agree, wherever two others end") {
+TEST_CASE("all surviving ranks agree, wherever two others end") {
   for (int size = 2; size <= 4; ++size)
     for (int first = 0; first < size; ++first)
       for (int second = first; second < size; ++second)

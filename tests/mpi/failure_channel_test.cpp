@@ -46,7 +46,7 @@ TEST_CASE("a notification published by a separate thread reaches every rank duri
   }
 }
 
-TEST_CASE("a notification does not affect communicators, whatever its identity" * needs_threads()) {
+TEST_CASE("a notification does not affect communicators, regardless of its identity" * needs_threads()) {
   MpiConnector connector(MPI_COMM_WORLD);
   MpiCommunicator comm(connector);
   const auto notices = connector.failure_channel();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Connectors and communicators of the ranks that are left. endings.py kills ranks; here all stay.
+// Connectors and communicators of the surviving ranks. endings.py kills ranks; here all stay.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -167,7 +167,7 @@ TEST_CASE("without MPI's collectives, options that need them are refused or have
     world().barrier();  // the invalid send revokes the communicator
     if (comm.size() > 1) {
       const auto tag = sentence_of<InvalidArgument>([&] { send(comm, x, 0, 40000); });
-      CHECK(contains(tag, "invalid tag 40000: this MPI has tags up to 8191 for ranks that are left"));
+      CHECK(contains(tag, "invalid tag 40000: this MPI has tags up to 8191 for surviving ranks"));
     }
   }
   world().barrier();

@@ -212,7 +212,7 @@ TEST_CASE("work is ordered after another stream without events being made") {
   CHECK(after.events == before.events);
 }
 
-TEST_CASE("values of the host are reduced under the deadline, whatever the default stream waits for") {
+TEST_CASE("values of the host are reduced under the deadline, while the default stream waits") {
   on_ranks(2, [](auto& connector) {
     distx::AnyCommunicator<Cuda> comm(
         distx::NcclCommunicator(connector, {.deadline = std::chrono::milliseconds(300), .check = distx::Check::off}));

@@ -41,7 +41,7 @@ class Messages {
   std::vector<std::string> all_;
 };
 
-/// The words of whatever `f` throws, with the type in front.
+/// The message of the exception that `f` throws, with the type in front.
 template <class F>
 std::string ending_of(F&& f) {
   try {

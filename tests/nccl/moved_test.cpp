@@ -9,7 +9,7 @@
 using distx::Cuda;
 using nccl_test::on_ranks;
 
-TEST_CASE("sharded training uses NCCL's own collectives, whatever the parameters' sizes") {
+TEST_CASE("sharded training uses NCCL's own collectives, regardless of the parameters' sizes") {
   constexpr const char* own[] = {"ncclReduceScatter", "ncclAllGather"};
   constexpr const char* others[] = {"ncclReduce", "ncclSend", "ncclRecv", "ncclBroadcast"};
   const auto calls = [](const auto& names) {

@@ -36,7 +36,7 @@ struct Way {
   bool by_hand = false;  ///< whole parameters are updated, one by one, with what `reduce_gradients` gives: at stage 0
 };
 
-/// One update of a whole parameter, whatever the optimizer's kind.
+/// One update of a whole parameter, regardless of the optimizer's kind.
 template <class Optimizer>
 void update_whole(const Optimizer& optimizer, const distx::Step& step, const Shape& shape,
                   const distx::Segment<distx::Host>& segment, std::vector<Floats>& states) {

@@ -181,7 +181,7 @@ TEST_CASE("bytes held equal the formula plus padding and buckets in flight") {
   }
 }
 
-TEST_CASE("pools hold three buckets and two units, whatever the size of the model") {
+TEST_CASE("pools hold three buckets and two units, regardless of the size of the model") {
   const std::vector<std::size_t> sizes(30, 1024);
   for (const bool maps : {true, false})
     for (const auto& seen : step(2, sizes, {.bucket_bytes = 4_KiB, .stage = 3, .map_weights = maps})) {

@@ -21,7 +21,7 @@ void check_words(int ranks, const std::string& words, F&& f) {
   }
 }
 
-/// Ready for everything, whatever its gradient.
+/// Ready for everything, regardless of its gradient.
 template <class T, class Parameters>
 void ready_all(T& training, const Parameters& parameters) {
   for (const auto& p : parameters) {

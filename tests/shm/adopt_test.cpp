@@ -286,7 +286,7 @@ TEST_CASE("if one rank cannot map the shared pages, every rank's memory is as be
   }
 }
 
-TEST_CASE("the memory of the ranks that are left stays readable after a rank is killed, and is private after release") {
+TEST_CASE("the memory of the surviving ranks stays readable after a rank is killed, and is private after release") {
   const auto named = test::shared_names();
   const auto ended = test::forked(3, [](test::ForkedConnector& connector, test::Board&) {
     Comm comm(connector, 60s);

@@ -56,7 +56,7 @@ bool shows_pages() {
 }
 constexpr const char* needed = "a readable /proc/self/pagemap, MADV_POPULATE_WRITE and shared memory in small pages";
 
-/// The pages of a segment that this process has touched, through whatever mapping.
+/// The pages of a segment that this process has touched, through any mapping.
 struct Touched {
   std::vector<char> pages;
   std::size_t offset = 0;  ///< of the given address in the segment, in bytes

@@ -63,7 +63,7 @@ void enqueue_batch(const Batch& batch) {
     --comm->running;
     comm->clique->wake();
   };
-  // Operations of one communicator run one after the other, whatever their streams.
+  // Operations of one communicator run one after the other, regardless of their streams.
   batch.comm->last = enqueue(batch.stream, run, {batch.comm->last});
 }
 

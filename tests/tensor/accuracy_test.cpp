@@ -132,7 +132,7 @@ struct Normal {
 
 }  // namespace
 
-TEST_CASE("a sum or mean over a dimension is rounded once, whatever its length") {
+TEST_CASE("a sum or mean over a dimension is rounded once, regardless of its length") {
   on_one_rank([](const Mesh& mesh) {
     for (const auto& numbers : inputs)
       for (const std::size_t n : Lengths{1, 7, 100, 65'537, 300'000}) {
@@ -158,7 +158,7 @@ TEST_CASE("a sum of ten million numbers is rounded once") {
   });
 }
 
-TEST_CASE("sums of columns are rounded once, whatever the number of rows") {
+TEST_CASE("sums of columns are rounded once, regardless of the number of rows") {
   on_one_rank([](const Mesh& mesh) {
     for (const auto& numbers : inputs) {
       if (numbers.name == "the largest exponent") continue;
@@ -318,7 +318,7 @@ TEST_CASE_TEMPLATE("max_over has the bits of distx::max, element by element, at 
   });
 }
 
-TEST_CASE("layer_norm and its gradients are rounded once, whatever the length and the mean of a row") {
+TEST_CASE("layer_norm and its gradients are rounded once, regardless of the length and the mean of a row") {
   constexpr std::size_t rows = 3;
   constexpr double epsilon = 1e-5;
   on_one_rank([](const Mesh& mesh) {
@@ -380,7 +380,7 @@ struct Exponentials {
 
 }  // namespace
 
-TEST_CASE("softmax and its gradient are as exact as the exponentials of floats, whatever the length of a row") {
+TEST_CASE("softmax and its gradient are as exact as the exponentials of floats, regardless of the length of a row") {
   constexpr std::size_t rows = 3;
   on_one_rank([](const Mesh& mesh) {
     for (const auto& numbers : inputs)
@@ -456,7 +456,7 @@ struct Sharded {
 
 }  // namespace
 
-TEST_CASE("cross_entropy and its gradient are as exact as the exponentials of floats, whatever the logits' size") {
+TEST_CASE("cross_entropy and its gradient are as exact as the exponentials of floats, regardless of the logits' size") {
   on_one_rank([](const Mesh& mesh) {
     for (const auto& numbers : inputs)
       if (numbers.name != "the largest exponent")

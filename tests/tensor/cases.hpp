@@ -60,7 +60,7 @@ struct Whole {
   std::vector<double> values;
 
   explicit Whole(std::vector<std::size_t> sizes) : extents(std::move(sizes)), values(volume()) {}
-  /// Small whole numbers, so that sums in whatever order are exact.
+  /// Small whole numbers, so that sums are exact in any order.
   static Whole numbers(std::vector<std::size_t> sizes, unsigned seed, int most = 4) {
     Whole x(std::move(sizes));
     unsigned state = seed * 7919 + 1;

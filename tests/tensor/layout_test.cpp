@@ -47,7 +47,7 @@ static_assert(distx::detail::axis_name<Numbered<3>>() != distx::detail::axis_nam
 using Mesh = distx::Mesh<Model, Data>;
 static_assert(Mesh::index_of<Data>() == 1 && Mesh::has_axis<Model> && !Mesh::has_axis<Pipeline>);
 
-// Axes cut one dimension in the mesh's order, whatever that of the layout.
+// Axes cut one dimension in the mesh's order, not in the layout's.
 constexpr distx::detail::MeshShape shape{{2, 3, 1, 1}, 2};
 constexpr auto both =
     distx::detail::sharding_of<Layout<Shard<0, Data>, Shard<0, Model>>, Mesh>(shape, distx::Extents<1>{12});

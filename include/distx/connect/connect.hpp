@@ -76,13 +76,13 @@ bool register_launcher(const Launcher& launcher);
 /// @throws ConnectError if a launcher started several ranks and no included header can connect them (it names the
 ///         header to include, and the program never runs as N unconnected ranks), if a variable is missing, malformed
 ///         or contradicts another (it names the variable), or if the variables of another launcher, included or not,
-///         announce several ranks that are not those of the one that is used; and whatever the connector throws
+///         announce several ranks that are not those of the one that is used; and the errors of the connector
 [[nodiscard]] AnyConnector connect(int& argc, char**& argv);
 
 /// Does the same for a program whose arguments no launcher reads.
 [[nodiscard]] AnyConnector connect();
 
-/// Returns a connector for the ranks that a URL describes, whatever the variables say. Collective.
+/// Returns a connector for the ranks that a URL describes, regardless of the variables. Collective.
 ///
 /// - `tcp://host:port?rank=0&size=4`: rank 0 listens at the address. Further parameters: `bind` (the address that
 ///   rank 0 binds, if it is another) and `timeout` (the deadline, in seconds).
@@ -92,7 +92,7 @@ bool register_launcher(const Launcher& launcher);
 ///
 /// A rank and a size that the URL does not state are read from DISTX_RANK and DISTX_SIZE.
 /// @throws ConnectError if the URL is malformed, contradicts a variable, or its header is not included; it names the
-///         part; and whatever the connector throws
+///         part; and the errors of the connector
 [[nodiscard]] AnyConnector connect(std::string_view url);
 
 }  // namespace distx::inline DISTX_ABI

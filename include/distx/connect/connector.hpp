@@ -36,7 +36,7 @@ concept Connector = std::movable<C> && requires(C& connector, const C& fixed, st
 };
 
 /// Returns `root`'s value on every rank. Collective; blocks.
-/// @throws whatever the connector's broadcast throws
+/// @throws the errors of the connector\'s broadcast
 template <Connector C, class T>
   requires std::is_trivially_copyable_v<T>
 [[nodiscard]] T broadcast_value(C& connector, T value, int root) {
@@ -45,7 +45,7 @@ template <Connector C, class T>
 }
 
 /// Returns every rank's value, in rank order. Collective; blocks.
-/// @throws whatever the connector's all_gather throws
+/// @throws the errors of the connector\'s all_gather
 template <Connector C, class T>
   requires std::is_trivially_copyable_v<T>
 [[nodiscard]] std::vector<T> all_gather_values(C& connector, const T& value) {
@@ -134,9 +134,9 @@ class AnyConnector : public detail::ErasedConnector {
   AnyConnector(AnyConnector&&) noexcept = default;
   AnyConnector& operator=(AnyConnector&&) noexcept = default;
 
-  /// Returns a connector of the ranks that are left after others have ended. Collective over these; blocks.
+  /// Returns a connector of the surviving ranks after others have ended. Collective over these; blocks.
   ///
-  /// The ranks that are left keep their order. A rank is left if it enters this call before the deadline; ranks that
+  /// The surviving ranks keep their order. A rank is left if it enters this call before the deadline; ranks that
   /// have ended are not waited for. All ranks that it returns on have the same result; it may be called again on that
   /// if further ranks end. This connector, and communicators made from it, must not be used afterwards.
   /// @throws ConnectError if the others have continued without this rank; or on every rank if the connector inside
@@ -153,7 +153,7 @@ class AnyConnector : public detail::ErasedConnector {
   /// DISTX_JOIN=1 and with those that name the folder or the address of the job; its `connect` returns once the ranks
   /// of the job have called `grow`. If the size differs, this connector, and communicators made from it, must not be
   /// used afterwards.
-  /// @throws RankFailure, RevokedError or TimeoutError if a rank is lost: `shrink` continues with those that are left
+  /// @throws RankFailure, RevokedError or TimeoutError if a rank is lost: `shrink` continues with the others
   /// @throws ConnectError on every rank if the connector inside cannot grow: FileConnector and TcpConnector can;
   ///   ThreadConnector, MpiConnector and SelfConnector return an equal one
   [[nodiscard]] AnyConnector grow() { return AnyConnector(self_->grow()); }

@@ -16,7 +16,7 @@ class ThreadConnector : public detail::ErasedConnector {
   explicit ThreadConnector(std::shared_ptr<detail::VirtualConnector> group) noexcept
       : ErasedConnector(std::move(group)) {}
 
-  /// Returns a connector of the ranks that are left, as `AnyConnector::shrink` describes: a rank has ended when its
+  /// Returns a connector of the surviving ranks, as `AnyConnector::shrink` describes: a rank has ended when its
   /// thread's function has.
   [[nodiscard]] ThreadConnector shrink(Timeout deadline = default_deadline) {
     return ThreadConnector(self_->shrink(deadline));

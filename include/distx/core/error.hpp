@@ -96,7 +96,7 @@ class Error : public std::runtime_error {
   std::source_location location_;
 };
 
-/// Thrown when an argument is invalid on this rank, whatever the other ranks pass.
+/// Thrown when an argument is invalid on this rank, regardless of the other ranks' arguments.
 ///
 /// If other ranks could be waiting for this one, its communicator is revoked before the error is thrown.
 struct InvalidArgument : Error {

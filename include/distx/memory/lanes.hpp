@@ -15,7 +15,7 @@ namespace distx::inline DISTX_ABI::lanes {
 
 namespace detail {
 
-/// Diagnoses a comparison of Lanes as the condition of a branch; one error, whatever their types.
+/// Diagnoses a comparison of Lanes as the condition of a branch; one error, regardless of their types.
 template <int Never = 0>
 struct NotACondition {
   explicit operator bool() const {
@@ -65,8 +65,8 @@ class LaneMask : public detail::NotACondition<>, detail::PassedByReference<(Byte
 ///
 /// Every processor has registers for 16 bytes; wider lanes are meant for code that `detail::run_on_lanes` calls, and
 /// are slow elsewhere. Converts from a number, which then stands in every lane. Each operation rounds as the same
-/// operation on one number, whatever the width. A comparison gives a LaneMask for `distx::select`; sqrt, abs, copysign,
-/// min and max are found unqualified.
+/// operation on one number, regardless of the width. A comparison gives a LaneMask for `distx::select`; sqrt, abs,
+/// copysign, min and max are found unqualified.
 template <std::floating_point T, std::size_t Bytes = 16>
 class Lanes : detail::PassedByReference<(Bytes > 16)> {
  public:

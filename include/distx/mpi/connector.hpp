@@ -78,7 +78,7 @@ class MpiConnector {
   /// @throws MismatchError on every rank if the sizes differ between ranks; TimeoutError
   void all_gather(std::span<const std::byte> send, std::span<std::byte> receive);
 
-  /// Returns a connector of the ranks that are left, as `AnyConnector::shrink` describes, whose calls have the shorter
+  /// Returns a connector of the surviving ranks, as `AnyConnector::shrink` describes, whose calls have the shorter
   /// of this deadline and this connector's. It makes no collective call of MPI.
   ///
   /// The end of a process of another host is noticed at the deadline only; a rank of another host that is lost during

@@ -167,7 +167,7 @@ class DataParallel : public TrainingMethods<false, Policies...> {
   ///
   /// The state becomes that of the last step that all ranks have ended: on a rank where `step` has returned it is not
   /// an earlier one. Weights, optimizer state and counters have the bits of a training on these ranks that has loaded a
-  /// checkpoint of that step; at stage 0, buffers are those of the first rank that is left. `.broadcast_from` becomes
+  /// checkpoint of that step; at stage 0, buffers are those of the first surviving rank. `.broadcast_from` becomes
   /// 0.
   /// @return the number of steps that the training has made, also skipped ones, the same on every rank; it is the
   ///   index of the next step

@@ -90,8 +90,8 @@ inline void sync_folder(const std::filesystem::path& folder) {
   if (!open) fail("open", folder, errno);
   sync(open, folder);
 }
-/// Opens a folder, whose files are then reached through the result, whatever takes its place. Empty, with `errno`, if
-/// the last name of the path is a link, or it cannot be opened.
+/// Opens a folder, whose files are then reached through the result, also if another one takes its place. Empty, with
+/// `errno`, if the last name of the path is a link, or it cannot be opened.
 [[nodiscard]] inline Descriptor open_folder(const std::filesystem::path& folder) noexcept {
   return distx::detail::posix::open_file(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
 }

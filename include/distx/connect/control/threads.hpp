@@ -17,7 +17,7 @@ class ThreadRoot final : ControlRoot {
   std::mutex mutex_;
 };
 
-/// The connection of a thread, which ends with its function, whatever becomes of its connectors.
+/// The connection of a thread, which ends with its function, also if its connectors still exist.
 class ThreadTransport final : public ControlTransport {
  public:
   ThreadTransport(std::shared_ptr<ThreadRoot> root, int rank) : root_(std::move(root)) {

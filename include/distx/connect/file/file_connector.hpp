@@ -45,7 +45,7 @@ class FileConnector : public detail::ErasedConnector {
   FileConnector(FileConnector&&) noexcept = default;
   FileConnector& operator=(FileConnector&&) noexcept = default;
 
-  /// Returns a connector of the ranks that are left, as `AnyConnector::shrink` describes. The end of a process of
+  /// Returns a connector of the surviving ranks, as `AnyConnector::shrink` describes. The end of a process of
   /// another host may be noticed at the deadline only.
   [[nodiscard]] FileConnector shrink(Timeout deadline = default_deadline) {
     return FileConnector(self_->shrink(deadline));

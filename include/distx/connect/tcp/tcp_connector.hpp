@@ -53,7 +53,7 @@ class TcpConnector : public detail::ErasedConnector {
   TcpConnector(TcpConnector&&) noexcept = default;
   TcpConnector& operator=(TcpConnector&&) noexcept = default;
 
-  /// Returns a connector of the ranks that are left, as `AnyConnector::shrink` describes. It uses the connections of
+  /// Returns a connector of the surviving ranks, as `AnyConnector::shrink` describes. It uses the connections of
   /// this one, so rank 0 must be among them.
   /// @throws ConnectError if rank 0, which serves the others, is lost or does not enter the call before the deadline
   [[nodiscard]] TcpConnector shrink(Timeout deadline = default_deadline) {

@@ -61,7 +61,7 @@ class StoredFloat {
 };
 
 /// Returns whether the arithmetic of this thread keeps subnormal numbers. Linking with -ffast-math makes it flush them
-/// to zero, whatever the flags of this translation unit.
+/// to zero, regardless of the flags of this translation unit.
 [[nodiscard]] inline bool keeps_subnormals() noexcept {
   const volatile double smallest = std::numeric_limits<double>::min();
   return std::bit_cast<std::uint64_t>(smallest * 0.5) != 0;

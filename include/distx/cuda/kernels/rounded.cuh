@@ -7,7 +7,7 @@
 
 namespace distx::inline DISTX_ABI::cuda::detail {
 
-/// A number each of whose operations rounds to nearest by itself, whatever nvcc's flags.
+/// A number each of whose operations rounds to nearest by itself, regardless of nvcc's flags.
 ///
 /// Of `a * b + c * d` nvcc fuses one product with the sum, not the same one in each copy of an unrolled loop, so bits
 /// would depend on how an array is partitioned; and with -use_fast_math it approximates `/` and `sqrt`.

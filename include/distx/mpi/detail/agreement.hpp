@@ -19,7 +19,7 @@ struct Survivors {
   bool operator==(const Survivors&) const = default;
 };
 
-/// One rank's side of the agreement on the ranks that are left, without a transport: messages and times are passed in.
+/// One rank's side of the agreement on the surviving ranks, without a transport: messages and times are passed in.
 ///
 /// Every rank says that it joins. The lowest rank that is not lost leads: once all others have joined or ended, or its
 /// deadline is over, it proposes a set to all, and once all of that set have accepted it, decides. Each rank passes the
@@ -139,7 +139,7 @@ class Agreement {
     for (Participant& each : members_) each.accepted = false;
     send_to_others({Kind::propose, version_, *proposal_});
   }
-  // To all ranks, so that one that was taken for lost is notified that it is excluded.
+  // To all ranks, so that one that was considered failed is notified that it is excluded.
   void decide(const Survivors& survivors) {
     if (decision_) return;
     decision_ = survivors;

@@ -23,7 +23,7 @@ namespace distx::inline DISTX_ABI::detail::mpi {
 /// reduced in rank order. Larger ones are transferred in pieces, or by MPI's collectives. A progress thread does
 /// that for asynchronous collectives if MPI serves several threads and distx schedules all messages; otherwise they are
 /// MPI's nonblocking collectives, issued in the order of their start. One MPI communicator carries blocking collectives
-/// and user messages, a second one everything else. Ranks that are left after others were lost have no separate MPI
+/// and user messages, a second one everything else. Surviving ranks after others were lost have no separate MPI
 /// communicator: their messages differ in their tags, and distx schedules all collectives.
 class MpiBackend {
  public:

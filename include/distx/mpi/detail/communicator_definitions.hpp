@@ -34,7 +34,7 @@ inline Transport transport_of_subset(Session& session, const MpiOptions& options
     throw InvalidArgument(
         "MpiCollectives::vendor: MPI's collectives wait for all ranks of an MPI communicator, of which some are lost; "
         "omit "
-        "the option on the ranks that are left",
+        "the option on the surviving ranks",
         context);
   const auto all_gathered = [&](int value) {
     std::vector<int> all(static_cast<std::size_t>(session.size()));

@@ -76,12 +76,12 @@ class Session final : public FailureChannel {
   Session& operator=(const Session&) = delete;
   ~Session() override = default;
 
-  /// Returns the ranks that are left, which have entered this call; see `AnyConnector::shrink`.
+  /// Returns the surviving ranks, which have entered this call; see `AnyConnector::shrink`.
   [[nodiscard]] static std::shared_ptr<Session> shrink(Session& whole, Timeout deadline);
 
   /// Returns the MPI communicator of these ranks, null after `shrink`.
   [[nodiscard]] MPI_Comm comm() const noexcept { return subset_ ? MPI_COMM_NULL : world_->comm(); }
-  /// Returns these ranks if they are those that are left.
+  /// Returns these ranks if they are the surviving ones.
   [[nodiscard]] const std::optional<RankSubset>& subset() const noexcept { return subset_; }
   [[nodiscard]] World& world() const noexcept { return *world_; }
   [[nodiscard]] Control& control() noexcept { return world_->control(); }
@@ -98,7 +98,7 @@ class Session final : public FailureChannel {
       run_in_time(deadline_, routine, context, keep, std::forward<Begin>(begin_call));
     });
   }
-  /// Makes a call of the ranks that are left. Collective. @pre subset()
+  /// Makes a call of the surviving ranks. Collective. @pre subset()
   void make(const char* operation, const Call<Host>& call) {
     in_step(where(operation), [&](const ErrorContext& context) {
       calls_->run(call, made_++, context, [&](auto&& ready, auto&& overdue) {
@@ -168,7 +168,7 @@ class Session final : public FailureChannel {
   Timeout deadline_;
   int rank_;
   int size_;
-  std::uint64_t group_ = 0;  ///< identifies the ranks that are left; 0 for all
+  std::uint64_t group_ = 0;  ///< identifies the surviving ranks; 0 for all
   std::optional<RankSubset> subset_{};
   std::unique_ptr<QueuedCollectives> calls_{};
   Watch watch_{*world_, all_in_world()};

@@ -31,7 +31,7 @@ struct Transport {
     if (tag <= last_message_tag) return;
     throw InvalidArgument("invalid tag " + std::to_string(tag) + ": this MPI has tags up to " +
                               std::to_string(last_message_tag) +
-                              (has_collectives() ? "" : " for ranks that are left after others were lost"),
+                              (has_collectives() ? "" : " for surviving ranks after others were lost"),
                           context);
   }
   /// Returns whether the descriptions of calls contain the counts of all ranks.

@@ -99,7 +99,7 @@ class World {
     // MPI_Finalize waits for all ranks. A rank that unwinds waits briefly for the others and then exits: the launcher
     // notices an exit without MPI_Finalize and terminates the others.
     const Timeout patience = unwinding ? Timeout(std::chrono::seconds(2)) : deadline_;
-    // Once ranks are lost, MPI_Finalize may wait for them: those that are left exit without it, together.
+    // Once ranks are lost, MPI_Finalize may wait for them: the surviving ranks exit without it, together.
     if (left_) await_left(patience);
     if (left_ || stuck_ || !all_have_come(patience)) {
       abandon();
@@ -153,7 +153,7 @@ class World {
   void use_channel(int channel, const ErrorContext& context) {
     const int channels = static_cast<int>((std::int64_t{last_tag_} + 1) / RankSubset::tags);
     if (channel >= channels)
-      throw BackendError("the ranks that are left have made " + std::to_string(channel) +
+      throw BackendError("the surviving ranks have made " + std::to_string(channel) +
                              " communicators and connectors, and the tags of this MPI, up to " +
                              std::to_string(last_tag_) + ", suffice for " + std::to_string(std::max(channels - 1, 0)) +
                              ": keep communicators for longer",
@@ -264,7 +264,7 @@ class World {
   } catch (...) {
     return false;
   }
-  /// The same for the ranks that are left; those that have ended meanwhile are not waited for.
+  /// The same for the surviving ranks; those that have ended meanwhile are not waited for.
   void await_left(Timeout patience) noexcept try {
     std::vector<bool> come(processes_.size());
     come[static_cast<std::size_t>(rank_)] = true;

@@ -93,7 +93,7 @@ template <class Stop>
 template <class Stop>
 [[nodiscard]] Comms init_all(const ncclUniqueId& id, const calls::RankOf& self, const NcclOptions& options,
                              const ErrorContext& context, Stop&& stop) {
-  // Without blocking, whatever the others are, so that the deadline applies.
+  // Without blocking, which is independent of the other ranks' options, so that the deadline applies.
   auto config = config_of(options, false, context);
   CommInitialization made;
   const ncclResult_t code = ncclCommInitRankConfig(made.slot(), self.size, id, self.rank, &config);

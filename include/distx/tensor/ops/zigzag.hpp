@@ -10,7 +10,7 @@ namespace distx::inline DISTX_ABI::ops {
 /// The order of tokens in which every rank has equal work in `ring_attention`: sequences consist of 2 * ranks chunks,
 /// and rank r has the chunks r and 2 * ranks - 1 - r. On one rank it is the order of positions.
 ///
-/// A tensor in this order is sharded in its length as any other. Ids, targets and whatever else depends on a token's
+/// A tensor in this order is sharded in its length as any other. Ids, targets and all that depends on a token's
 /// position are permuted once, where they are read:
 ///
 ///     const ops::Zigzag order(length, mesh.size<Context>());

@@ -56,7 +56,7 @@ class Folder {
     struct ::stat status;
     return ::fstatat(descriptor(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
   }
-  /// Returns what a file contains; nullopt if there is none. Never waits, whatever bears the name.
+  /// Returns what a file contains; nullopt if there is none. Never waits, also if the name is that of a pipe.
   /// @throws ConnectError if it is not a regular file, or cannot be read
   [[nodiscard]] std::optional<std::string> read(const std::string& name) const {
     const auto file = Descriptor::from_native_handle(

@@ -164,7 +164,7 @@ class EngineOwner {
   [[nodiscard]] TrainingCalls<Space>& operator*() const {
     if (engine_ == nullptr)
       throw InvalidState(
-          "this training was moved from, or recover has failed; call recover again on the ranks that are left");
+          "this training was moved from, or recover has failed; call recover again on the surviving ranks");
     return *engine_;
   }
   [[nodiscard]] TrainingCalls<Space>* operator->() const { return &**this; }

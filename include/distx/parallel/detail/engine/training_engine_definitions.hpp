@@ -177,7 +177,7 @@ void TrainingEngine<Space>::end_and_rethrow() {
       end_ = std::make_shared<const TrainingEnd>(TrainingEnd{
           "this training has ended because of an error in step " + std::to_string(steps_) + ": " +
               RevocationReason::of_current().text +
-              (rank_loss && policies_.replicate ? "; continue by recover on the ranks that are left, or " : "; ") +
+              (rank_loss && policies_.replicate ? "; continue by recover on the surviving ranks, or " : "; ") +
               "make a new communicator and training, and load the last checkpoint",
           rank_loss});
       parameters_.end(end_);

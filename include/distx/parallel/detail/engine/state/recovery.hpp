@@ -42,7 +42,7 @@ class Recovery {
       kept.clear();
       return;
     }
-    lost_ = "the ranks that are left have no common version of the state";
+    lost_ = "the surviving ranks have no common version of the state";
     for (auto key = newest(everywhere, {UINT64_MAX, UINT64_MAX}); key.first != 0; key = newest(everywhere, key)) {
       const auto found = std::find_if(kept.begin(), kept.end(), [&](const auto& replicas) {
         return replicas->layout().ranks() == key.second && version_of(*replicas, key.first) != nullptr;
@@ -189,7 +189,7 @@ class Recovery {
   /// Finds where each rank's shares are; if some are lost, says which.
   bool choose(const std::vector<Record>& all, const Key& key) {
     if (root_ * most_ == all.size()) {  // only other parts of the model have it
-      lost_ = "no rank that is left has a copy of this rank's part of the model";
+      lost_ = "no surviving rank has a copy of this rank's part of the model";
       return false;
     }
     const StateLayout& layout = *from_;

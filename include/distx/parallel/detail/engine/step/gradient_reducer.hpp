@@ -18,8 +18,8 @@ namespace distx::inline DISTX_ABI::detail {
 /// Which buckets a step reduces and updates in one pass: none, the only one, or all that have memory until the step.
 enum class OnePass { never, single, always };
 
-/// Reduces a step's gradients bucket by bucket, in the order of the buckets on every rank, whatever the order in which
-/// they fill.
+/// Reduces a step's gradients bucket by bucket, in the order of the buckets on every rank, regardless of the order in
+/// which they fill.
 ///
 /// Where gradients are sharded (`allocates_gradients_lazily`), a bucket has memory from its first gradient until it is
 /// reduced: from the pool, or separate memory where the pool is exhausted and no reduction is left to wait for. A

@@ -106,7 +106,7 @@ class StepCapture {
            "loaded");
   }
   /// Enqueues a reduction of one number after the captured step, for which its communicators' watchdogs wait: a rank
-  /// that fails, or does not replay the step, is noticed by the deadline.
+  /// that fails, or does not replay the step, is detected at the deadline.
   void watch(TrainingCommunicators<Space>& comms, stream after, const here& location) {
     for (auto* comm : {&comms.reducing(), comms.across()})
       if (comm != nullptr && comm->size() > 1)
