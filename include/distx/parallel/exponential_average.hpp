@@ -3,7 +3,6 @@
 #include <memory>
 #include <optional>
 #include <source_location>
-#include <utility>
 #include <vector>
 
 #include "distx/parallel/segment.hpp"
@@ -55,12 +54,7 @@ class ExponentialAverage {
   /// A scope in which the model has the average's values instead of the weights; its end, too, is collective.
   class [[nodiscard]] scope {
    public:
-    scope(scope&& other) noexcept
-        : engine_(std::exchange(other.engine_, nullptr)),
-          segments_(std::move(other.segments_)),
-          kept_(std::move(other.kept_)),
-          token_(std::move(other.token_)),
-          after_(other.after_) {}
+    scope(scope&&) noexcept = default;
     scope& operator=(scope&&) = delete;
     ~scope();
 
@@ -72,7 +66,7 @@ class ExponentialAverage {
     Engine* engine_;
     Segments segments_;
     std::shared_ptr<detail::TrackedBytes<Space>> kept_;
-    std::shared_ptr<void> token_;
+    std::shared_ptr<void> token_;  // null after a move
     [[no_unique_address]] stream after_;
   };
   /// Replaces the model's weights by the average until the scope ends, on the stream `after`, or the one that `ema`
@@ -86,9 +80,9 @@ class ExponentialAverage {
 
   ExponentialAverage(detail::TrainingCalls<Space>& engine, double decay, stream after, const here& location);
 
+  /// Calls f(segment, mean) for what this rank updates.
   template <class F>
   void each(F&& f);
-  [[nodiscard]] Span<AnyElement, Space> mean(const Segment<Space>& segment) const noexcept;
 
   Engine* engine_;
   double decay_;

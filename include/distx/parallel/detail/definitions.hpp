@@ -26,18 +26,18 @@ ExponentialAverage<Space>::ExponentialAverage(detail::TrainingCalls<Space>& call
   engine.check_argument(decay >= 0 && decay < 1, "ema", location, [&] {
     return "invalid decay " + detail::shortest(decay) + ": must be in [0, 1), such as 0.999";
   });
-  std::size_t bytes = 0;
-  each([&](const Segment<Space>& segment) { bytes += detail::average_bytes(segment); });
-  average_->memory = detail::allocate_tracked_local<Space>(engine.account(), observe::MemoryKind::optimizer, bytes);
   average_->values.resize(engine.parameter_count());
+  std::size_t bytes = 0;
+  each([&](const auto& segment, auto&) { bytes += detail::average_bytes(segment); });
+  average_->memory = detail::allocate_tracked_local<Space>(engine.account(), observe::MemoryKind::optimizer, bytes);
   std::byte* at = average_->memory->span().data();
-  each([&](const Segment<Space>& segment) {
+  each([&](const auto& segment, auto& mean) {
     const auto type = detail::state_type(segment.weight.type());
-    average_->values[segment.parameter] = {at, segment.weight.size(), type, size_of(type)};
+    mean = {at, segment.weight.size(), type, size_of(type)};
     at += detail::average_bytes(segment);
   });
   engine.ordered(after, [&] {
-    each([&](const Segment<Space>& segment) { detail::cast_to<Space>(after, mean(segment), segment.weight); });
+    each([&](const auto& segment, auto& mean) { detail::cast_to<Space>(after, mean, segment.weight); });
   });
   engine.add_average(average_);
 }
@@ -46,8 +46,8 @@ template <MemorySpace Space>
 void ExponentialAverage<Space>::update(const std::optional<stream>& given) {
   const stream after = given.value_or(after_);
   engine_->ordered(after, [&] {
-    each([&](const Segment<Space>& segment) {
-      detail::with_type(mean(segment), [&]<class A>(Span<A, Space> to) {
+    each([&](const auto& segment, auto& mean) {
+      detail::with_type(mean, [&]<class A>(Span<A, Space> to) {
         detail::with_type(segment.weight, [&]<class T>(Span<T, Space> weights) {
           mix(after, to, Span<const T, Space>(weights), decay_);
         });
@@ -60,10 +60,10 @@ template <MemorySpace Space>
 auto ExponentialAverage<Space>::swap_in(const std::optional<stream>& given, const here& location) -> scope {
   const stream after = given.value_or(after_);
   Segments segments;
-  each([&](const Segment<Space>& segment) { segments.push_back(segment); });
+  each([&](const auto& segment, auto&) { segments.push_back(segment); });
   scope kept(*engine_, std::move(segments), after);
   engine_->change_values(after, location, [&] {
-    each([&](const Segment<Space>& segment) { detail::cast_to<Space>(after, segment.weight, mean(segment)); });
+    each([&](const auto& segment, auto& mean) { detail::cast_to<Space>(after, segment.weight, mean); });
   });
   return kept;
 }
@@ -71,11 +71,8 @@ auto ExponentialAverage<Space>::swap_in(const std::optional<stream>& given, cons
 template <MemorySpace Space>
 template <class F>
 void ExponentialAverage<Space>::each(F&& f) {
-  engine_->shards().each_updated(f);
-}
-template <MemorySpace Space>
-Span<AnyElement, Space> ExponentialAverage<Space>::mean(const Segment<Space>& segment) const noexcept {
-  return average_->values[segment.parameter];
+  engine_->shards().each_updated(
+      [&](const Segment<Space>& segment) { f(segment, average_->values[segment.parameter]); });
 }
 
 template <MemorySpace Space>
@@ -88,7 +85,7 @@ ExponentialAverage<Space>::scope::scope(Engine& engine, Segments segments, strea
 }
 template <MemorySpace Space>
 ExponentialAverage<Space>::scope::~scope() {
-  if (engine_ == nullptr) return;
+  if (token_ == nullptr) return;
   try {
     engine_->change_values(after_, engine_->location(), [&] { copy_kept(false); });
   } catch (...) {  // the communicators are revoked: the next call throws

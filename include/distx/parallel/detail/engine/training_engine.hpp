@@ -229,7 +229,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
   }
   [[nodiscard]] TrainingState<Space> state(const here& location) override {
     check_resumable(StepCall::load, "state", location);
-    auto state = state_now();
+    auto state = state_now(parts_);
     if (mesh_.add_empty != nullptr) mesh_.add_empty(state, mesh_.parameters, living(averages_).size());
     return state;
   }
@@ -394,7 +394,6 @@ class TrainingEngine final : public TrainingCalls<Space> {
     return {StateLister<Space>(buckets_.all(), parameters_, comms_, parts, living(averages_)).arrays(),
             counters_of(parameters_, scaling_.scaler())};
   }
-  [[nodiscard]] TrainingState<Space> state_now() { return state_now(parts_); }
   /// Returns what Replicate copies: the ranks along the data axis share what they have, whichever else have the same.
   [[nodiscard]] TrainingState<Space> replicated_state() { return state_now({}); }
   [[nodiscard]] ReplicaCommunicators<Space> replica_comms() {
