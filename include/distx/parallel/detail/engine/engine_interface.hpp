@@ -24,11 +24,13 @@ class Replicas;
 template <MemorySpace Space>
 using KeptReplicas = std::vector<std::shared_ptr<Replicas<Space>>>;
 
+/// Is called with the name and the values of a parameter.
+template <MemorySpace Space>
+using ParameterVisitor = std::function<void(const std::string&, Span<const AnyElement, Space>)>;
+
 /// The mesh of a MeshParallel, for the training of this rank's parts.
 template <MemorySpace Space>
 struct MeshPart {
-  using Value = Span<const AnyElement, Space>;
-
   std::vector<MeshParameter> parameters{};  ///< all of them, in order
   /// The ranks that hold the other stages of a pipeline, and those along the other axes. The norm of the gradients
   /// counts their parameters too, each once, where its part is `first`.
@@ -44,8 +46,8 @@ struct MeshPart {
   void (*add_empty)(TrainingState<Space>&, const std::vector<MeshParameter>&, std::size_t averages) = nullptr;
   /// Calls f(name, values) for each parameter with its whole values. Collective over `across`.
   /// @param part  returns this rank's values of the next parameter that is not empty
-  void (*pass_whole)(MeshPart& mesh, const std::function<Value()>& part,
-                     const std::function<void(const std::string&, Value)>& f, typename Space::stream after,
+  void (*pass_whole)(MeshPart& mesh, const std::function<Span<const AnyElement, Space>()>& part,
+                     const ParameterVisitor<Space>& f, typename Space::stream after,
                      const std::source_location& location) = nullptr;
   /// @}
 };
@@ -86,8 +88,7 @@ class TrainingCalls {
   /// Returns what this rank updates in this step.
   [[nodiscard]] virtual std::vector<Segment<Space>> owned(const here& location) = 0;
   /// Calls f(name, values) for every parameter with its whole values, in the order of the list.
-  virtual void for_each_full_weight(const std::function<void(const std::string&, Span<const AnyElement, Space>)>& f,
-                                    stream after, const here& location) = 0;
+  virtual void for_each_full_weight(const ParameterVisitor<Space>& f, stream after, const here& location) = 0;
   /// Ends the training; owned parameters keep whole weights.
   virtual void release(stream after, const here& location) = 0;
   /// Returns the state between two steps, also an incomplete one. Local. @throws InvalidState like DataParallel::state

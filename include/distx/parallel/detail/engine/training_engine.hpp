@@ -190,8 +190,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
       return segments;
     });
   }
-  void for_each_full_weight(const std::function<void(const std::string&, Span<const AnyElement, Space>)>& f,
-                            stream after, const here& location) override {
+  void for_each_full_weight(const ParameterVisitor<Space>& f, stream after, const here& location) override {
     call(StepCall::between_steps, "for_each_full_weight", after, location, [&] {
       step_options_.compare(comms_.all(), context("for_each_full_weight", location));
       const bool exactly = policies_.weight_hook != nullptr;

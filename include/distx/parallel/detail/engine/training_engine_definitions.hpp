@@ -10,8 +10,7 @@ namespace distx::inline DISTX_ABI::detail {
 /// MeshPart::pass_whole: the ranks add their parts of a parameter, each in an array of zeros, as integers.
 template <MemorySpace Space>
 void pass_whole(MeshPart<Space>& mesh, const std::function<Span<const AnyElement, Space>()>& part,
-                const std::function<void(const std::string&, Span<const AnyElement, Space>)>& f,
-                typename Space::stream after, const std::source_location& location) {
+                const ParameterVisitor<Space>& f, typename Space::stream after, const std::source_location& location) {
   for (const auto& [name, type, empty, of, counted, sharded, trained, rows, arrays] : mesh.parameters) {
     Span<const AnyElement, Space> values(nullptr, 0, type, size_of(type));
     if (!empty) values = part();
