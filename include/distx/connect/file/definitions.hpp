@@ -9,9 +9,7 @@
 #include <cstring>
 #include <iostream>
 
-#include "distx/connect/connect.hpp"
 #include "distx/connect/detail/connect_url.hpp"
-#include "distx/connect/file/detail/connect.hpp"
 #include "distx/connect/file/detail/file_transport.hpp"
 #include "distx/connect/file/detail/rendezvous.hpp"
 #include "distx/connect/file/spawn_processes.hpp"

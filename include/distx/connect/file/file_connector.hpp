@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "distx/connect/connector.hpp"
+#include "distx/connect/connect.hpp"
 
 namespace distx::inline DISTX_ABI {
 
@@ -59,5 +59,14 @@ class FileConnector : public detail::ErasedConnector {
 };
 
 static_assert(Connector<FileConnector> && HasFailureChannel<FileConnector>);
+
+namespace detail::file {
+
+/// Joins the ranks that DISTX_FILE, DISTX_RANK and DISTX_SIZE describe.
+[[nodiscard]] AnyConnector connect_in_folder();
+/// Joins the ranks of a URL: file:///folder?rank=0&size=4.
+[[nodiscard]] AnyConnector connect_by_url(const ConnectUrl& url);
+
+}  // namespace detail::file
 
 }  // namespace distx::inline DISTX_ABI

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/connect/detail/variables.hpp"
-#include "distx/connect/file/detail/connect.hpp"
+#include "distx/connect/file/file_connector.hpp"
 
 namespace distx::inline DISTX_ABI::detail::file {
 

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/connect/connect.hpp"
 #include "distx/connect/detail/announced_ranks.hpp"
 #include "distx/connect/detail/connect_url.hpp"
-#include "distx/connect/tcp/detail/connect.hpp"
 #include "distx/connect/tcp/detail/slurm_hosts.hpp"
 #include "distx/connect/tcp/detail/start_by_store.hpp"
 #include "distx/connect/tcp/tcp_connector.hpp"

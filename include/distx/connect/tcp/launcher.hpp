@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/connect/detail/announced_ranks.hpp"
-#include "distx/connect/tcp/detail/connect.hpp"
+#include "distx/connect/tcp/tcp_connector.hpp"
 
 namespace distx::inline DISTX_ABI::detail::tcp {
 

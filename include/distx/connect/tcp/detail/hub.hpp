@@ -4,7 +4,7 @@
 #include <sstream>
 #include <thread>
 
-#include "distx/connect/tcp/detail/strangers.hpp"
+#include "distx/connect/tcp/detail/hub_connections.hpp"
 #include "distx/core/detail/start_thread.hpp"
 
 namespace distx::inline DISTX_ABI::detail::tcp {

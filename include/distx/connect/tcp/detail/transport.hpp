@@ -41,7 +41,9 @@ class Spoke final : public TcpTransport {
       events = socket_.events();
     }
     const auto now = Deadline::clock::now();
-    (void)await_events(socket_.native_handle(), events, now + pause);
+    // Ends early, except if a poll of another thread takes the frame; longer than a pause, as a thousand ranks may
+    // wait.
+    (void)await_events(socket_.native_handle(), events, now + 20 * pause);
     take_frames();
     return now;
   }
