@@ -24,7 +24,7 @@ DISTX_INLINE bool MpiCommunicator::serves_threads() { return detail::mpi::serves
 namespace detail::mpi {
 
 inline Transport transport_of_all(Session& session, const MpiOptions& options) {
-  session.barrier("MpiCommunicator");
+  session.make("MpiCommunicator", calls::Barrier<Host>{});
   auto comm = duplicate(session.comm(), session.deadline(), session.where("MpiCommunicator"));
   return open_transport(session, std::move(comm), options);
 }
@@ -41,7 +41,7 @@ inline Transport transport_of_subset(Session& session, const MpiOptions& options
     session.make("MpiCommunicator", erase(calls::AllGather<int>{{&value, 1}, all}));
     return all;
   };
-  return open_transport(session, session.world().new_subset(all_gathered, *session.subset()->ranks, context));
+  return open_transport(session, session.world().new_subset(all_gathered, *session.subset().ranks, context));
 }
 
 }  // namespace detail::mpi
@@ -53,8 +53,8 @@ DISTX_INLINE auto MpiCommunicator::made(std::shared_ptr<detail::mpi::Session> se
     throw InvalidArgument(
         "invalid max_count " + std::to_string(options.max_count) + ": must be in [1, " + std::to_string(INT_MAX) + "]",
         context);
-  auto transport = session->subset() ? detail::mpi::transport_of_subset(*session, options)
-                                     : detail::mpi::transport_of_all(*session, options);
+  auto transport = session->is_left() ? detail::mpi::transport_of_subset(*session, options)
+                                      : detail::mpi::transport_of_all(*session, options);
   return State::make(std::move(session), std::move(transport), options);
 }
 

@@ -20,7 +20,7 @@ struct RankMap {
   }
 };
 
-/// Some ranks of a session, which exchange messages without a separate MPI communicator: their tags contain the
+/// Ranks of a session, which exchange messages without a separate MPI communicator: their tags contain the
 /// number of their channel. A rank uses each number once, so messages of different channels never match.
 struct RankSubset {
   std::shared_ptr<const std::vector<int>> ranks;  ///< in the session's communicators
@@ -30,6 +30,8 @@ struct RankSubset {
   /// The tags of a channel: one half for collectives, the other for user messages.
   static constexpr int tags = 1 << 16;
   static constexpr int user_tags = tags / 2;
+  /// The first tags of channel 0: those of notifications and of agreements.
+  static constexpr int reserved_tags = 2;
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks->size()); }
   [[nodiscard]] int first_tag() const noexcept { return channel * tags; }

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <exception>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "distx/connect/connect.hpp"
@@ -126,13 +127,18 @@ class World {
     return user_ops_[commutative ? 1 : 0].native_handle();
   }
 
-  [[nodiscard]] bool shares_host(int rank, int other) const noexcept {
-    return process(rank).shares_host_with(process(other));
+  [[nodiscard]] const posix::Process& process(int rank) const noexcept {
+    return processes_[static_cast<std::size_t>(rank)];
   }
   /// Returns whether a rank is known to have ended; nothing is known of those of other hosts.
   [[nodiscard]] bool has_ended(int rank) const { return posix::has_ended(process(rank), process(rank_)); }
-  [[nodiscard]] std::string name_process(int rank) const { return process(rank).to_string(); }
 
+  /// Returns all ranks, which use channel 0.
+  [[nodiscard]] RankSubset all() const {
+    std::vector<int> ranks(processes_.size());
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return subset_of(std::move(ranks), 0);
+  }
   /// Returns ranks that use a new channel. Collective over ranks that include these.
   /// @param all_gathered  returns all ranks' values
   /// @param ranks  some of this world's, among them this one
@@ -185,9 +191,6 @@ class World {
   }
   [[nodiscard]] ErrorContext where(std::string_view operation) const noexcept {
     return {.operation = operation, .backend = "mpi", .rank = rank_, .size = size()};
-  }
-  [[nodiscard]] const posix::Process& process(int rank) const noexcept {
-    return processes_[static_cast<std::size_t>(rank)];
   }
 
   void begin(int& argc, char**& argv, BoostThreadLevel level) {
@@ -303,7 +306,7 @@ class World {
   std::vector<posix::Process> processes_;  ///< by rank
   int rank_ = 0;
   int last_tag_ = 32767;
-  std::atomic<int> next_channel_{1};  // 0 has the tags of notifications and messages
+  std::atomic<int> next_channel_{1};
   std::shared_ptr<const std::vector<int>> left_{};
   std::uint64_t left_group_ = 0;
 };
