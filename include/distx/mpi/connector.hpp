@@ -60,15 +60,17 @@ class MpiConnector : public detail::RankNumbers {
   [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const;
   [[nodiscard]] const std::shared_ptr<detail::mpi::Session>& session() const noexcept { return session_; }
 
-  /// Blocks until every rank has called it. Collective. @throws TimeoutError
+  /// Blocks until every rank has called it. Collective.
+  /// @throws MismatchError on every rank if the ranks make different calls; TimeoutError naming the missing ranks;
+  ///         RankFailure if the process of a rank of this host has ended. The same holds for the other calls
   void barrier();
 
   /// Copies the root's bytes to every rank. Collective.
-  /// @throws MismatchError on every rank if the sizes differ between ranks; TimeoutError
+  /// @throws MismatchError on every rank if the sizes differ between ranks
   void broadcast(std::span<std::byte> bytes, int root);
 
   /// Concatenates all ranks' bytes in rank order into `receive` on every rank. Collective.
-  /// @throws MismatchError on every rank if the sizes differ between ranks; TimeoutError
+  /// @throws MismatchError on every rank if the sizes differ between ranks
   void all_gather(std::span<const std::byte> send, std::span<std::byte> receive);
 
   /// Returns a connector of the surviving ranks, as `AnyConnector::shrink` describes, whose calls have the shorter

@@ -24,8 +24,7 @@ DISTX_INLINE MpiConnectorOptions::ThreadLevel MpiConnector::thread_level() const
 }
 DISTX_INLINE MPI_Comm MpiConnector::native_handle() const noexcept { return session_->comm(); }
 DISTX_INLINE std::shared_ptr<FailureChannel> MpiConnector::failure_channel() const {
-  if (thread_level() != MpiConnectorOptions::ThreadLevel::multiple) return nullptr;
-  return session_;
+  return detail::mpi::serves_threads() ? session_ : nullptr;
 }
 
 DISTX_INLINE void MpiConnector::barrier() { session_->make("barrier", calls::Barrier<Host>{}); }

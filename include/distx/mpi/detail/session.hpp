@@ -13,47 +13,12 @@
 #include "distx/connect/self.hpp"
 #include "distx/core/detail/fnv1a.hpp"
 #include "distx/core/detail/made_here.hpp"
+#include "distx/mpi/detail/agreement.hpp"
 #include "distx/mpi/detail/queue.hpp"
 #include "distx/mpi/detail/world.hpp"
 #include "distx/mpi/options.hpp"
 
 namespace distx::inline DISTX_ABI::detail::mpi {
-
-/// Notices that the process of one of some ranks has ended. Any thread may ask.
-class Watch {
- public:
-  /// @param ranks  their numbers in `world`, which must outlive this
-  Watch(const World& world, std::vector<int> ranks) : world_(world), ranks_(std::move(ranks)) {
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
-      if (ranks_[rank] != world_.rank() && world_.process(ranks_[rank]).shares_host_with(world_.process(world_.rank())))
-        near_.push_back(rank);
-  }
-
-  [[nodiscard]] bool has_lost() {
-    const auto now = Deadline::clock::now().time_since_epoch();
-    auto before = looked_.load();
-    if (now - before > every * (1 + near_.size() / 16) && looked_.compare_exchange_strong(before, now))
-      for (const std::size_t rank : near_)
-        if (world_.has_ended(ranks_[rank])) lost_ = static_cast<int>(rank);
-    return lost_ >= 0;
-  }
-  /// @pre has_lost()
-  [[noreturn]] void raise(const ErrorContext& context) const {
-    const int lost = lost_;
-    throw RankFailure("rank " + std::to_string(lost) + " of " + std::to_string(ranks_.size()) + " (" +
-                          world_.process(ranks_[static_cast<std::size_t>(lost)]).to_string() + ") exited unexpectedly",
-                      lost, nullptr, context);
-  }
-
-  static constexpr std::chrono::milliseconds every{5};  // to look at a process costs more than to poll MPI
-
- private:
-  const World& world_;
-  std::vector<int> ranks_;
-  std::vector<std::size_t> near_;  // those of other processes of this host
-  std::atomic<Deadline::clock::duration> looked_{};
-  std::atomic<int> lost_{-1};
-};
 
 /// The ranks of one connector: those of an MPI communicator, or after `shrink` those of them that are left.
 ///
@@ -69,11 +34,10 @@ class Session final : public FailureChannel, public RankNumbers {
         deadline_(deadline),
         group_(group),
         subset_(std::move(subset)),
-        calls_(QueueTransport({world_->control().comm(), subset_.ranks},
-                              QueueTags::of(subset_.first_tag() + RankSubset::reserved_tags, 3,
-                                            RankSubset::user_tags - RankSubset::reserved_tags)),
-               RankOf{rank_, size_, "mpi"}, deadline, false),
-        watch_(*world_, *subset_.ranks) {}
+        calls_(
+            QueueTransport({world_->control().comm(), subset_.ranks}, subset_.first_tag() + RankSubset::reserved_tags,
+                           3, RankSubset::user_tags - RankSubset::reserved_tags),
+            RankOf{rank_, size_, "mpi"}, deadline, false) {}
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   ~Session() override = default;
@@ -98,8 +62,9 @@ class Session final : public FailureChannel, public RankNumbers {
     failed_ = true;
     try {
       calls_.run(call, made_++, context, [&](auto&& ready, auto&& overdue) {
-        if (wait_for_ranks(deadline_, context, ready, [this] { return watch_.has_lost(); }, overdue))
-          watch_.raise(context);
+        if (wait_for_ranks(
+                deadline_, context, ready, [this] { return world_->first_ended(*subset_.ranks) >= 0; }, overdue))
+          world_->raise_ended(*subset_.ranks, context);
       });
     } catch (const MismatchError&) {
       failed_ = false;  // on every rank
@@ -148,8 +113,6 @@ class Session final : public FailureChannel, public RankNumbers {
     const auto process_of = [&](int rank) -> const posix::Process& { return world.process(rank); };
     return detail::control::numbers_of(*subset.ranks, process_of)[static_cast<std::size_t>(subset.rank)];
   }
-  /// Returns the rank in the world.
-  [[nodiscard]] int in_world(int rank) const noexcept { return (*subset_.ranks)[static_cast<std::size_t>(rank)]; }
 
   MadeHere process_;
   std::shared_ptr<World> world_;
@@ -157,7 +120,6 @@ class Session final : public FailureChannel, public RankNumbers {
   std::uint64_t group_;
   RankSubset subset_;
   QueuedCollectives calls_;
-  Watch watch_;
   std::uint64_t made_ = 0;
   bool failed_ = false;
   bool shrunk_ = false;
@@ -166,49 +128,38 @@ class Session final : public FailureChannel, public RankNumbers {
 inline std::shared_ptr<Session> Session::shrink(Session& whole, Timeout deadline) {
   const auto context = whole.where("shrink");
   whole.process_.check("this connector", context);
-  if (boost::mpi::environment::thread_level() != BoostThreadLevel::multiple)
+  if (!serves_threads())
     throw ConnectError("the ranks can continue without others only if MPI was initialized with MPI_THREAD_MULTIPLE",
                        context);
   if (std::exchange(whole.shrunk_, true)) throw replaced_before(context);
   World& world = *whole.world_;
-  const auto ranks = static_cast<std::size_t>(whole.size_);
-  Agreement agreement(whole.rank_, whole.size_, world.next_channel(), deadline, Deadline::clock::now(),
-                      [&](int to, const Agreement::Message& message) {
-                        world.agreement_messages().send(whole.group_, whole.in_world(to), message);
-                      });
-  std::vector<int> rank_of(static_cast<std::size_t>(world.size()), -1);
-  for (std::size_t rank = 0; rank < ranks; ++rank)
-    rank_of[static_cast<std::size_t>(whole.in_world(static_cast<int>(rank)))] = static_cast<int>(rank);
-  std::vector<bool> ended(ranks);
-  auto next_look = Deadline::clock::now();
+  std::vector<char> ended(static_cast<std::size_t>(world.size()), true);  // by rank in the world; or not of these ranks
+  for (const int rank : *whole.subset_.ranks) ended[static_cast<std::size_t>(rank)] = false;
+  const auto has_ended = [&](int rank) { return ended[static_cast<std::size_t>(rank)] != 0; };
+  const auto send = [&](int to, const Agreement::Message& message) {
+    if (!has_ended(to)) world.control().send(whole.group_, to, message.words());
+  };
+  Agreement agreement(world.rank(), world.size(), world.next_channel(), deadline, Deadline::clock::now(), send);
   std::optional<Survivors> decision;
   const auto is_decided = [&] {
     const auto now = Deadline::clock::now();
     // Before the messages: then all messages of a rank that has ended have been passed on.
-    if (now >= next_look) {
-      for (std::size_t rank = 0; rank < ranks; ++rank)
-        if (!ended[rank]) ended[rank] = world.has_ended(whole.in_world(static_cast<int>(rank)));
-      next_look = now + Watch::every;
-    }
-    for (const auto& received : world.agreement_messages().take(whole.group_))
-      if (const int from = rank_of[static_cast<std::size_t>(received.from)]; from >= 0)
-        agreement.receive(from, received.message, now);
-    decision = agreement.step(now, [&](int rank) { return ended[static_cast<std::size_t>(rank)]; });
+    for (const int rank : *whole.subset_.ranks)
+      if (world.has_ended(rank)) ended[static_cast<std::size_t>(rank)] = true;
+    for (const auto& received : world.control().receive(whole.group_))
+      agreement.receive(received.from, Agreement::Message::from(received.words), now);
+    decision = agreement.step(now, has_ended);
     return decision.has_value();
   };
   (void)wait_until(no_timeout, is_decided, [] { return false; });
-  if (!decision->has(whole.rank_)) throw left_behind(deadline, context);
-  world.use_channel(decision->channel, context);
-  for (int& rank : decision->ranks) rank = whole.in_world(rank);
-  const RankSubset subset = world.subset_of(std::move(decision->ranks), decision->channel);
+  if (!decision->has(world.rank())) throw left_behind(deadline, context);
+  RankSubset subset = world.subset_of(std::move(decision->ranks), decision->channel, context);
   std::vector<int> words = *subset.ranks;
   words.push_back(subset.channel);
   const auto group = fnv1a(words);
   world.note_left(subset.ranks, group);
-  return make_here<Session>(
-      whole.world_, subset,
-      std::min(whole.deadline_, deadline, [](const Timeout& a, const Timeout& b) { return a.limit() < b.limit(); }),
-      group);
+  const auto shorter = [](const Timeout& a, const Timeout& b) { return a.limit() < b.limit(); };
+  return make_here<Session>(whole.world_, std::move(subset), std::min(whole.deadline_, deadline, shorter), group);
 }
 
 /// Returns the session of a single rank in a program without a launcher. Initializes MPI if necessary, once per
