@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <deque>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "distx/comm/runtime/basic_communicator_definitions.hpp"
@@ -255,20 +257,16 @@ class MpiBackend {
   /// @throws TimeoutError; then MPI may use the communicator until the process exits
   [[nodiscard]] mpi_unique_comm divided(int color, int key, const ErrorContext& context) {
     struct Part {
-      std::atomic<bool> made{false};
       int code = MPI_SUCCESS;
       MPI_Comm comm = MPI_COMM_NULL;
     };
     const auto part = std::make_shared<Part>();
     const auto make = [part, color, key, whole = native_handle()] {
       part->code = MPI_Comm_split(whole, color, key, &part->comm);
-      part->made = true;
     };
-    if (serves_threads() && !options_.deadline.unlimited())
-      detail::run_in_time(options_.deadline, make);
-    else
+    if (!serves_threads()) {
       make();
-    if (!part->made) {
+    } else if (!detail::run_in_time(options_.deadline, make)) {
       session_->world().note_stuck();
       throw TimeoutError("timed out after " + options_.deadline.to_string() + ": not all ranks entered MPI_Comm_split",
                          context);

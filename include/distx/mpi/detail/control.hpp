@@ -200,13 +200,11 @@ class Control {
   }
 
   /// Frees the communicator; messages that it has sent remain readable while this object exists.
-  void close() noexcept {
-    try {
-      look_for_sure();  // most communicators are destroyed shortly before
-    } catch (const std::bad_alloc&) {
-    }
+  void close() noexcept try {
+    look_for_sure();  // most communicators are destroyed shortly before
     remove_sent();
     comm_.reset();
+  } catch (const std::bad_alloc&) {
   }
   /// Releases the communicator without freeing it, and leaks the messages that peers may still read.
   void abandon() noexcept {

@@ -2,6 +2,7 @@
 #pragma once
 #include <bit>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 

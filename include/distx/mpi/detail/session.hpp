@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -69,11 +68,8 @@ class Session final : public FailureChannel, public RankNumbers {
     } catch (const MismatchError&) {
       failed_ = false;  // on every rank
       throw;
-    } catch (const TimeoutError&) {
-      world_->note_broken();
-      throw;
     } catch (...) {
-      control().note_failure();
+      world_->note_broken();
       throw;
     }
     failed_ = false;
