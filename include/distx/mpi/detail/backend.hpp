@@ -347,7 +347,7 @@ class MpiBackend {
     if (call.tag > transport_.last_message_tag)
       throw InvalidArgument("invalid tag " + std::to_string(call.tag) + ": this MPI has tags up to " +
                                 std::to_string(transport_.last_message_tag) +
-                                (transport_.has_collectives() ? "" : " for ranks that are left after others were lost"),
+                                (transport_.has_collectives() ? "" : " for surviving ranks after others were lost"),
                             context);
     job.open(native_handle(), transport_.messages, started, transport_.first_message_tag, transport_.data_tags);
   }

@@ -36,7 +36,7 @@ DISTX_INLINE auto MpiCommunicator::made(std::shared_ptr<detail::mpi::Session> se
   } else if (options.collectives == MpiCollectives::vendor) {
     throw InvalidArgument(
         "MpiCollectives::vendor: MPI's collectives wait for all ranks of an MPI communicator, of which some are lost; "
-        "omit the option on the ranks that are left",
+        "omit the option on the surviving ranks",
         context);
   } else {
     int channel = session->world().next_channel();

@@ -19,14 +19,14 @@
 
 namespace distx::inline DISTX_ABI::detail::mpi {
 
-/// The ranks of one connector: those of an MPI communicator, or after `shrink` those of them that are left.
+/// The ranks of one connector: those of an MPI communicator, or after `shrink` the surviving ones of them.
 ///
 /// They make their calls by messages over the communicator of the former: MPI's collectives would wait for ranks that
 /// are lost.
 class Session final : public FailureChannel, public RankNumbers {
  public:
   explicit Session(const std::shared_ptr<World>& world) : Session(world, world->all(), world->deadline(), 0) {}
-  /// @param group  identifies the ranks that are left; 0 for all
+  /// @param group  identifies the surviving ranks; 0 for all
   Session(std::shared_ptr<World> world, RankSubset subset, const Timeout& deadline, std::uint64_t group)
       : RankNumbers(numbers_of(*world, subset)),
         world_(std::move(world)),
@@ -46,7 +46,7 @@ class Session final : public FailureChannel, public RankNumbers {
 
   /// Returns the MPI communicator of these ranks, null after `shrink`.
   [[nodiscard]] MPI_Comm comm() const noexcept { return is_left() ? MPI_COMM_NULL : world_->comm(); }
-  /// Returns whether these ranks are those that are left.
+  /// Returns whether these ranks are the surviving ones.
   [[nodiscard]] bool is_left() const noexcept { return subset_.channel != 0; }
   [[nodiscard]] const RankSubset& subset() const noexcept { return subset_; }
   [[nodiscard]] World& world() const noexcept { return *world_; }

@@ -108,7 +108,7 @@ class World {
     // MPI_Finalize waits for all ranks. A rank that unwinds waits briefly for the others and then exits: the launcher
     // notices an exit without MPI_Finalize and terminates the others.
     const Timeout patience = unwinding ? Timeout(std::chrono::seconds(2)) : deadline_;
-    // Once ranks are lost, MPI_Finalize may wait for them: those that are left exit without it, together.
+    // Once ranks are lost, MPI_Finalize may wait for them: the surviving ranks exit without it, together.
     const bool joined = (left_ || !stuck_) && await_others(patience);
     if (left_ || !joined) {
       abandon();
@@ -169,7 +169,7 @@ class World {
   [[nodiscard]] RankSubset subset_of(std::vector<int> ranks, int channel, const ErrorContext& context) {
     const int channels = static_cast<int>((std::int64_t{last_tag_} + 1) / RankSubset::tags);
     if (channel > 0 && channel >= channels)
-      throw BackendError("the ranks that are left have made " + std::to_string(channel) +
+      throw BackendError("the surviving ranks have made " + std::to_string(channel) +
                              " communicators and connectors, and the tags of this MPI, up to " +
                              std::to_string(last_tag_) + ", suffice for " + std::to_string(std::max(channels - 1, 0)) +
                              ": keep communicators for longer",
@@ -236,8 +236,8 @@ class World {
     abandon();  // no destructor runs, and MPI_Finalize and MPI_Comm_free would wait for the rank that did not join
     throw;
   }
-  /// Waits at the end for the other ranks, or for those that are left; returns whether they have joined. Gives up soon
-  /// after a failure is known; of those that are left, ranks that have ended are not waited for.
+  /// Waits at the end for the other ranks, or for the surviving ones; returns whether they have joined. Gives up soon
+  /// after a failure is known; of the surviving ones, ranks that have ended are not waited for.
   bool await_others(Timeout patience) noexcept try {
     using clock = Deadline::clock;
     const auto context = where("the end of MPI");
