@@ -36,14 +36,8 @@ namespace calls {
                           float16, float, double>(type, op);
   };
   std::optional<AnyOp> op;
-  if (kind == OpKind::sum) op = of(sum);
-  if (kind == OpKind::product) op = of(product);
-  if (kind == OpKind::min) op = of(min);
-  if (kind == OpKind::max) op = of(max);
-  if (kind == OpKind::average) op = of(average);
-  if (kind == OpKind::bit_and) op = of(bit_and);
-  if (kind == OpKind::bit_or) op = of(bit_or);
-  if (kind == OpKind::bit_xor) op = of(bit_xor);
+  const auto select = [&](const auto&... ops) { ((kind == ops.kind ? void(op = of(ops)) : void()), ...); };
+  select(sum, product, min, max, average, bit_and, bit_or, bit_xor);
   if (op) return *op;
   throw InvalidArgument(std::string(name_of(kind)) + " does not reduce elements of type " + std::string(name_of(type)) +
                             ": averages are of floating-point elements, bitwise ops of integers",

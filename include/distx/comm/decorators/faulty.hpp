@@ -71,16 +71,12 @@ class FaultSchedule {
           decision.number < fault.first || decision.number > fault.last)
         continue;
       ++caused_;
-      switch (fault.kind) {
-        case Fault::Kind::delay:
-          decision.delay += fault.duration;
-          break;
-        case Fault::Kind::corrupt:
-          decision.flipped = bit;
-          break;
-        default:
-          if (!decision.replaced_by) decision.replaced_by = fault.kind;
-      }
+      if (fault.kind == Fault::Kind::delay)
+        decision.delay += fault.duration;
+      else if (fault.kind == Fault::Kind::corrupt)
+        decision.flipped = bit;
+      else if (!decision.replaced_by)
+        decision.replaced_by = fault.kind;
     }
     return decision;
   }

@@ -40,22 +40,13 @@ class HierarchicalLevels {
     using enum CollectiveKind;
     context_ = self_.context(call);
     agree(fingerprint(call));
-    switch (call.kind) {
-      case all_reduce:
-        return run_all_reduce(call);
-      case reduce:
-        return run_reduce(call);
-      case reduce_scatter:
-        return run_reduce_scatter(call);
-      case broadcast:
-        return run_broadcast(call);
-      case all_gather:
-        return run_all_gather(call);
-      case barrier:  // the comparison is one
-        return;
-      default:  // every block crosses hosts exactly once on any route
-        return flat(call);
-    }
+    if (call.kind == barrier) return;  // the comparison is one
+    if (call.kind == all_reduce) return run_all_reduce(call);
+    if (call.kind == reduce) return run_reduce(call);
+    if (call.kind == reduce_scatter) return run_reduce_scatter(call);
+    if (call.kind == broadcast) return run_broadcast(call);
+    if (call.kind == all_gather) return run_all_gather(call);
+    flat(call);  // every block crosses hosts exactly once on any route
   }
   /// Checks that all ranks request the same number of elements of the same size. @throws MismatchError on every rank
   /// otherwise

@@ -162,7 +162,10 @@ class SharedMemoryBackend {
     check_usable(context);
     Messages messages(*region_, context, kept_, true);
     begin(messages, call);
-    check_self_message(messages, call);
+    // The other side of a message to itself must have been started before.
+    const int peer = call.kind == CollectiveKind::send ? call.to : call.from;
+    if (call.kind != CollectiveKind::send_receive && peer == self_.rank && !messages.test())
+      throw_self_deadlock(context);
     messages.wait();
   }
   static void begin(Messages& messages, const Call<Host>& c) {
@@ -171,12 +174,6 @@ class SharedMemoryBackend {
         c.kind == send_receive && c.to == c.from && MessageHeader::of(c.send, 0) == MessageHeader::of(c.receive, 0);
     if (c.kind != receive) messages.send(c.send, c.to, c.tag, c.lengths, exchanges);
     if (c.kind != send) messages.receive(c.receive, c.from, c.tag, c.lengths);
-  }
-  /// Checks a self-send or self-receive, whose other side must have been started before.
-  void check_self_message(Messages& messages, const Call<Host>& call) const {
-    if (call.kind == CollectiveKind::send_receive) return;
-    const int peer = call.kind == CollectiveKind::send ? call.to : call.from;
-    if (peer == self_.rank && !messages.test()) throw_self_deadlock(self_.context(call));
   }
 
   RankOf self_;

@@ -307,9 +307,6 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   [[nodiscard]] std::chrono::milliseconds probe_interval() const noexcept {
     return std::chrono::milliseconds(5) * std::max(1, size() / 16);
   }
-  [[nodiscard]] Gate& gate_of(CallQueue queue) const noexcept {
-    return control_.header().gates[static_cast<std::size_t>(queue)];
-  }
   void wake_all() noexcept {
     for (Gate& gate : control_.header().gates) gate.bell.ring(parking_);
     for (int rank = 0; rank < size(); ++rank) {
@@ -331,7 +328,7 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   void arrive_in_tree(CallQueue queue, int rank, std::uint64_t step, const ErrorContext& context) {
     CallSlot& mine = control_.channel(rank, queue);
     const std::uint64_t now = ++mine.climbs;
-    Gate& gate = gate_of(queue);
+    Gate& gate = control_.header().gates[static_cast<std::size_t>(queue)];
     if (control_.climb(queue, rank, now)) gate.open(now, parking_);
     mine.step.store(step, std::memory_order_release);  // last: a rank that dies on its way has not arrived
     LivenessProbe look(probe_interval());

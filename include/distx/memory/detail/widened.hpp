@@ -9,16 +9,10 @@ namespace distx::inline DISTX_ABI::detail {
 /// @pre is_narrow_float(type)
 template <class F>
 void with_narrow_float(ElementType type, F&& f) {
-  switch (type) {
-    case ElementType::f8e4m3:
-      return f(static_cast<float8_e4m3*>(nullptr));
-    case ElementType::f8e5m2:
-      return f(static_cast<float8_e5m2*>(nullptr));
-    case ElementType::bf16:
-      return f(static_cast<bfloat16*>(nullptr));
-    default:
-      return f(static_cast<float16*>(nullptr));
-  }
+  if (type == ElementType::f8e4m3) return f(static_cast<float8_e4m3*>(nullptr));
+  if (type == ElementType::f8e5m2) return f(static_cast<float8_e5m2*>(nullptr));
+  if (type == ElementType::bf16) return f(static_cast<bfloat16*>(nullptr));
+  return f(static_cast<float16*>(nullptr));
 }
 
 /// Converts narrow floats to float.
