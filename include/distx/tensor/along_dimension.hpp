@@ -47,11 +47,7 @@ inline std::vector<std::size_t> volumes_of(const std::vector<Box>& boxes) {
 template <class C>
 void check_dimension(const C& comm, std::string_view operation, std::size_t dim, std::size_t rank, Counts sizes,
                      const std::source_location& location) {
-  const ErrorContext context{.operation = operation,
-                             .backend = comm.backend(),
-                             .rank = comm.rank(),
-                             .size = comm.size(),
-                             .location = location};
+  const ErrorContext context{operation, comm.backend(), comm.rank(), comm.size(), location};
   if (dim >= rank)
     throw InvalidArgument("invalid dimension " + std::to_string(dim) + ": must be in [0, " + std::to_string(rank) + ")",
                           context);
