@@ -3,7 +3,6 @@
 #include <memory>
 
 #include "distx/checkpoint/training.hpp"
-#include "distx/core/detail/made_here.hpp"
 
 namespace distx::inline DISTX_ABI::checkpoint {
 
@@ -21,12 +20,11 @@ struct SaveWork;
 template <MemorySpace Space = Host>
 class PendingSave {
  public:
-  PendingSave();
-  PendingSave(PendingSave&&) noexcept;
-  PendingSave& operator=(PendingSave&&) noexcept;
-  ~PendingSave();
+  PendingSave() = default;
+  PendingSave(PendingSave&&) noexcept = default;
+  PendingSave& operator=(PendingSave&&) noexcept = default;
   /// Constructed by `save_async`.
-  explicit PendingSave(std::unique_ptr<detail::SaveWork<Space>, distx::detail::DeleteHere> work) noexcept;
+  explicit PendingSave(std::shared_ptr<detail::SaveWork<Space>> work) noexcept : work_(std::move(work)) {}
 
   /// Waits until all ranks have written their files, and completes the checkpoint. Collective over the training's
   /// ranks, which may be in a later step by then; not between the first `ready` and `step`. Does nothing if empty.
@@ -39,7 +37,7 @@ class PendingSave {
   [[nodiscard]] bool pending() const noexcept { return work_ != nullptr; }
 
  private:
-  std::unique_ptr<detail::SaveWork<Space>, distx::detail::DeleteHere> work_;
+  std::shared_ptr<detail::SaveWork<Space>> work_;  // made here
 };
 
 namespace detail {

@@ -8,20 +8,20 @@ namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
+/// Whether the placement on an axis cannot be judged, and why is diagnosed elsewhere.
 template <class X, class Axis>
-constexpr bool on_mesh() {
-  static_assert(mesh_of<X>::template has_axis<Axis>, "distx: the tensor's mesh does not have the named axis");
-  return mesh_of<X>::template has_axis<Axis>;
-}
+inline constexpr bool is_unknown_on = is_placeholder<layout_of<X>> || !mesh_of<X>::template has_axis<Axis>;
 template <class X, class Axis>
-inline constexpr bool is_partial_on = is_placeholder<layout_of<X>> || is_partial<placement_on<layout_of<X>, Axis>>;
+inline constexpr bool is_partial_on = is_unknown_on<X, Axis> || is_partial<placement_on<layout_of<X>, Axis>>;
 template <class X, class Axis>
-inline constexpr bool is_shard_on = is_placeholder<layout_of<X>> || is_shard<placement_on<layout_of<X>, Axis>>;
+inline constexpr bool is_shard_on = is_unknown_on<X, Axis> || is_shard<placement_on<layout_of<X>, Axis>>;
 
 /// The tensor with another placement on one axis; of a call that does not compile, a placeholder.
 template <class P, bool Valid, class X>
 auto replaced(X&& x, const std::source_location& location) {
-  if constexpr (Valid)
+  constexpr bool has_axis = mesh_of<X>::template has_axis<typename P::axis>;
+  static_assert(has_axis, "distx: the tensor's mesh does not have the named axis");
+  if constexpr (Valid && has_axis)
     return redistribute<layout_with<layout_of<X>, P>>(std::forward<X>(x), location);
   else
     return Placeholder<X>(x.mesh(), x.extents());
@@ -37,8 +37,8 @@ auto replaced(X&& x, const std::source_location& location) {
 /// Returns the reduction of a tensor that is Partial over `Axis`, replicated there: `all_reduce<Model>(x)`.
 template <class Axis, DistributedTensor X>
 [[nodiscard]] auto all_reduce(X&& x, std::source_location location = std::source_location::current()) {
-  constexpr bool valid = detail::on_mesh<X, Axis>() && detail::is_partial_on<X, Axis>;
-  static_assert(!detail::on_mesh<X, Axis>() || valid, "distx: all_reduce: the tensor is not Partial over this axis");
+  constexpr bool valid = detail::is_partial_on<X, Axis>;
+  static_assert(valid, "distx: all_reduce: the tensor is not Partial over this axis");
   return detail::replaced<Replicated<Axis>, valid>(std::forward<X>(x), location);
 }
 
@@ -46,17 +46,16 @@ template <class Axis, DistributedTensor X>
 /// `reduce_scatter<Model, 0>(x)`.
 template <class Axis, std::size_t Dim, DistributedTensor X>
 [[nodiscard]] auto reduce_scatter(X&& x, std::source_location location = std::source_location::current()) {
-  constexpr bool valid = detail::on_mesh<X, Axis>() && detail::is_partial_on<X, Axis>;
-  static_assert(!detail::on_mesh<X, Axis>() || valid,
-                "distx: reduce_scatter: the tensor is not Partial over this axis");
+  constexpr bool valid = detail::is_partial_on<X, Axis>;
+  static_assert(valid, "distx: reduce_scatter: the tensor is not Partial over this axis");
   return detail::replaced<Shard<Dim, Axis>, valid>(std::forward<X>(x), location);
 }
 
 /// Returns a tensor that is sharded over `Axis`, replicated there: `all_gather<Model>(x)`.
 template <class Axis, DistributedTensor X>
 [[nodiscard]] auto all_gather(X&& x, std::source_location location = std::source_location::current()) {
-  constexpr bool valid = detail::on_mesh<X, Axis>() && detail::is_shard_on<X, Axis>;
-  static_assert(!detail::on_mesh<X, Axis>() || valid, "distx: all_gather: no dimension is sharded over this axis");
+  constexpr bool valid = detail::is_shard_on<X, Axis>;
+  static_assert(valid, "distx: all_gather: no dimension is sharded over this axis");
   return detail::replaced<Replicated<Axis>, valid>(std::forward<X>(x), location);
 }
 
@@ -64,8 +63,8 @@ template <class Axis, DistributedTensor X>
 /// 1>(x)` of a tensor with `Shard<0, Model>`.
 template <class Axis, std::size_t Dim, DistributedTensor X>
 [[nodiscard]] auto all_to_all(X&& x, std::source_location location = std::source_location::current()) {
-  constexpr bool valid = detail::on_mesh<X, Axis>() && detail::is_shard_on<X, Axis>;
-  static_assert(!detail::on_mesh<X, Axis>() || valid, "distx: all_to_all: no dimension is sharded over this axis");
+  constexpr bool valid = detail::is_shard_on<X, Axis>;
+  static_assert(valid, "distx: all_to_all: no dimension is sharded over this axis");
   return detail::replaced<Shard<Dim, Axis>, valid>(std::forward<X>(x), location);
 }
 /// @}

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <numeric>
+
 #include "distx/comm/movement.hpp"
 #include "distx/tensor/distribute.hpp"
 
@@ -11,8 +13,7 @@ namespace detail {
 /// Consecutive boxes along a dimension of a tensor, of the given sizes.
 template <std::size_t Rank>
 std::vector<Box> slices(const Extents<Rank>& extents, std::size_t dim, const std::vector<std::size_t>& sizes) {
-  Box slice{Rank, {}, {}};
-  std::copy(extents.begin(), extents.end(), slice.size.begin());
+  Box slice = whole_box(extents);
   std::vector<Box> all;
   for (const auto size : sizes) {
     slice.size[dim] = size;
@@ -20,12 +21,6 @@ std::vector<Box> slices(const Extents<Rank>& extents, std::size_t dim, const std
     slice.begin[dim] += size;
   }
   return all;
-}
-template <std::size_t Rank>
-Box whole_box(const Extents<Rank>& extents) {
-  Box box{Rank, {}, {}};
-  std::copy(extents.begin(), extents.end(), box.size.begin());
-  return box;
 }
 /// The given sizes, or n for each rank, or n partitioned evenly.
 inline std::vector<std::size_t> given_or_equal(Counts given, std::size_t n, int ranks) {
@@ -40,9 +35,7 @@ inline std::vector<std::size_t> given_or_even(Counts given, std::size_t n, int r
   return sizes;
 }
 inline std::size_t sum_of(const std::vector<std::size_t>& sizes) {
-  std::size_t all = 0;
-  for (const auto size : sizes) all += size;
-  return all;
+  return std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
 }
 inline std::vector<std::size_t> volumes_of(const std::vector<Box>& boxes) {
   std::vector<std::size_t> volumes;
@@ -54,11 +47,7 @@ inline std::vector<std::size_t> volumes_of(const std::vector<Box>& boxes) {
 template <class C>
 void check_dimension(const C& comm, std::string_view operation, std::size_t dim, std::size_t rank, Counts sizes,
                      const std::source_location& location) {
-  const ErrorContext context{.operation = operation,
-                             .backend = comm.backend(),
-                             .rank = comm.rank(),
-                             .size = comm.size(),
-                             .location = location};
+  const ErrorContext context{operation, comm.backend(), comm.rank(), comm.size(), location};
   if (dim >= rank)
     throw InvalidArgument("invalid dimension " + std::to_string(dim) + ": must be in [0, " + std::to_string(rank) + ")",
                           context);
@@ -72,19 +61,16 @@ void check_dimension(const C& comm, std::string_view operation, std::size_t dim,
 template <class Space, class T>
 Buffer<T, Space> packed(typename Space::stream stream, const Box& whole, const std::vector<Box>& boxes,
                         Span<const T, Space> from) {
-  auto to = buffer_on<T, Space>(stream, sum_of(volumes_of(boxes)), uninitialized);
-  copy_boxes_out<Space>(stream, Span<AnyElement, Space>(to.span()).bytes(), Span<const AnyElement, Space>(from).bytes(),
-                        whole, boxes, sizeof(T));
+  auto to = buffer_on<T, Space>(stream, volume_of(boxes), uninitialized);
+  pack_boxes(stream, Span<AnyElement, Space>(to.span()).bytes(), Span<const AnyElement, Space>(from).bytes(), whole,
+             boxes, sizeof(T));
   return to;
 }
 template <class Space, class T>
 void unpacked(typename Space::stream stream, Span<T, Space> to, const Box& whole, const std::vector<Box>& boxes,
               Span<const T, Space> from) {
-  const std::byte* at = Span<const AnyElement, Space>(from).bytes();
-  for (const auto& box : boxes) {
-    copy_box(stream, Span<AnyElement, Space>(to).bytes(), whole, at, box, box, sizeof(T));
-    at += box.volume() * sizeof(T);
-  }
+  unpack_boxes(stream, Span<AnyElement, Space>(to).bytes(), whole, Span<const AnyElement, Space>(from).bytes(), boxes,
+               sizeof(T));
 }
 
 }  // namespace detail

@@ -160,13 +160,9 @@ template <DistributedTensor X>
   else
     return sharding_of(x).box(x.mesh().rank());
 }
-[[nodiscard]] inline ErrorContext context_of(const MeshState& mesh, std::string_view operation,
-                                             const std::source_location& location) {
-  return {.operation = operation, .rank = mesh.rank, .size = mesh.shape.ranks(), .location = location};
-}
 template <MeshType M>
 [[nodiscard]] ErrorContext context_of(const M& mesh, std::string_view operation, const std::source_location& location) {
-  return context_of(state_of(mesh), operation, location);
+  return {.operation = operation, .rank = mesh.rank(), .size = mesh.size(), .location = location};
 }
 
 }  // namespace detail

@@ -8,36 +8,13 @@ namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
-template <class X>
-inline constexpr bool is_tensor_ref = false;
-template <class T, std::size_t Rank, class Space>
-inline constexpr bool is_tensor_ref<TensorRef<T, Rank, Space>> = true;
-template <class X>
-inline constexpr bool is_tensor = false;
-template <class T, std::size_t Rank, class Space>
-inline constexpr bool is_tensor<Tensor<T, Rank, Space>> = true;
-
 template <class T, std::size_t Rank, class Space>
 TensorRef<const T, Rank, Space> const_tensor_ref(TensorRef<T, Rank, Space> x) {
   return x;
 }
 template <class T, std::size_t Rank, class Space>
-TensorRef<const T, Rank, Space> const_tensor_ref(TensorRef<const T, Rank, Space> x) {
-  return x;
-}
-template <class T, std::size_t Rank, class Space>
 TensorRef<const T, Rank, Space> const_tensor_ref(const Tensor<T, Rank, Space>& x) {
   return x.ref();
-}
-
-template <MemorySpace Space>
-std::byte* copy_boxes_out(typename Space::stream stream, std::byte* to, const std::byte* from, const Box& whole,
-                          const std::vector<Box>& boxes, std::size_t width) {
-  for (const auto& box : boxes) {
-    copy_box(stream, to, box, from, whole, box, width);
-    to += box.volume() * width;
-  }
-  return to;
 }
 
 /// Broadcasts the root's extents.
@@ -74,7 +51,7 @@ void scatter_boxes(MeshStateIn<Space>& mesh, const Sharding& sharding, Span<cons
       total += counts.back();
     }
     packed = buffer_on<std::byte, Space>(mesh.stream, total * width, uninitialized);
-    copy_boxes_out<Space>(mesh.stream, packed.data(), whole.bytes(), sharding.whole(), boxes, width);
+    pack_boxes(mesh.stream, packed.data(), whole.bytes(), sharding.whole(), boxes, width);
   }
   make_behind(mesh.world,
               Scatter<AnyElement, Space>{Span<const AnyElement, Space>(packed.data(), total, part.type(), width), part,
@@ -114,11 +91,7 @@ void gather_boxes(MeshStateIn<Space>& mesh, const Sharding& sharding, Span<const
                                         Span<AnyElement, Space>(packed.data(), total, part.type(), width), root, counts,
                                         location},
               mesh.stream);
-  const std::byte* from = packed.data();
-  for (const auto& box : boxes) {
-    copy_box(mesh.stream, whole.bytes(), sharding.whole(), from, box, box, width);
-    from += box.volume() * width;
-  }
+  unpack_boxes(mesh.stream, whole.bytes(), sharding.whole(), packed.data(), boxes, width);
 }
 
 /// A tensor that this process holds whole: a `TensorRef` or a `Tensor`.

@@ -46,10 +46,7 @@ class Mesh {
     detail::MeshShape shape;
     shape.axes = axes;
     std::copy(sizes.begin(), sizes.end(), shape.sizes.begin());
-    if constexpr (std::same_as<C, AnyCommunicator<typename C::space>>)
-      state_ = detail::make_mesh<typename C::space>(comm.share(), shape, location, stream);
-    else
-      state_ = detail::make_mesh(AnyCommunicator<typename C::space>(comm.share()), shape, location, stream);
+    state_ = detail::make_mesh(AnyCommunicator<typename C::space>(comm.share()), shape, location, stream);
   }
 
   /// Returns the position of `Axis` among the mesh's axes.

@@ -60,14 +60,12 @@ concept Placement = is_shard<P> || is_partial<P> || is_replicated<P>;
 /// A layout: a canonical set of placements, at most one per axis. `Layout` makes it.
 template <class... Ps>
 struct Placements {
-  static constexpr std::size_t size = sizeof...(Ps);
   static constexpr bool has_partial = (is_partial<Ps> || ...);
 };
 
 /// The layout of the result of a call that does not compile. Everything accepts it, so that one mistake gives one
 /// error.
 struct PlaceholderLayout {
-  static constexpr std::size_t size = 0;
   static constexpr bool has_partial = false;
 };
 template <class L>

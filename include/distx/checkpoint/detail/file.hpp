@@ -78,6 +78,17 @@ void each_block(std::span<const std::byte> bytes, F&& f) {
   return found;
 }
 
+/// Calls f(entry) for each entry of a folder; for none if the folder is absent.
+/// @throws CheckpointError
+template <class F>
+void each_entry(const std::filesystem::path& folder, F&& f) {
+  std::error_code error;
+  std::filesystem::directory_iterator entries(folder, error);
+  if (error == std::errc::no_such_file_or_directory) return;
+  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) f(entries->path());
+  if (error) fail("read", folder, error.value());
+}
+
 /// Makes the content of an open file or folder durable.
 /// @throws CheckpointError
 inline void sync(const Descriptor& open, const std::filesystem::path& path) {

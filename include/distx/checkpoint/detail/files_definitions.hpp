@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <algorithm>
-#include <bit>
-#include <cstring>
-
 #include "distx/checkpoint/consolidate.hpp"
 #include "distx/checkpoint/detail/file.hpp"
 #include "distx/checkpoint/detail/folders.hpp"
@@ -20,11 +16,7 @@ DISTX_INLINE SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
   std::uint64_t length = 0;
   if (all.size() < sizeof length)
     fail("has " + std::to_string(all.size()) + " bytes, too few for the length of a header");
-  std::memcpy(&length, all.data(), sizeof length);  // little-endian
-  if constexpr (std::endian::native == std::endian::big) {
-    auto* const bytes = reinterpret_cast<unsigned char*>(&length);
-    std::reverse(bytes, bytes + sizeof length);
-  }
+  for (std::size_t i = sizeof length; i-- > 0;) length = length << 8 | std::to_integer<std::uint64_t>(all[i]);
   if (length > longest_header)
     fail("has a header of " + std::to_string(length) + " bytes, more than the format's " +
          std::to_string(longest_header));
@@ -46,7 +38,7 @@ DISTX_INLINE void write_safetensors(const std::filesystem::path& path, const std
   std::vector<SafetensorsTensor> heads;
   std::vector<const SafetensorsInput*> order;
   for (const auto& tensor : tensors) order.push_back(&tensor);
-  detail::sort_for_alignment(order);
+  detail::sort_for_alignment(order, [](const SafetensorsInput* tensor) -> const auto& { return *tensor; });
   for (const auto* tensor : order)
     heads.push_back({tensor->name, tensor->type, tensor->shape, 0, tensor->bytes.size()});
   const std::string header = detail::make_header(heads, metadata);

@@ -29,17 +29,6 @@ inline constexpr std::string_view folder_prefix = "step-";
   return step;
 }
 
-/// Calls f(entry) for each entry of a folder; for none if the folder is absent.
-/// @throws CheckpointError
-template <class F>
-void each_entry(const std::filesystem::path& folder, F&& f) {
-  std::error_code error;
-  std::filesystem::directory_iterator entries(folder, error);
-  if (error == std::errc::no_such_file_or_directory) return;
-  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) f(entries->path());
-  if (error) fail("read", folder, error.value());
-}
-
 /// Returns the folders of the complete checkpoints in a directory, by step; also those that links lead to.
 /// @throws CheckpointError
 [[nodiscard]] inline std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& directory) {

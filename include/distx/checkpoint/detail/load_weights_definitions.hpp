@@ -154,12 +154,10 @@ void load_weights(const std::filesystem::path& path, const SavedTraining<Space>&
     }
     read += to_text(source->manifest());
   });
-  const auto all = gather_numbers(comm, checksum(read), location);
-  for (std::size_t rank = 0; rank < all.size(); ++rank)
-    if (all[rank] != all[0])
-      throw MismatchError("rank 0 and rank " + std::to_string(rank) + " read different weights, this rank from '" +
-                              path.string() + "'; use a path that all of them see, and the same options",
-                          context);
+  check_equal(comm, checksum(read),
+              "read different weights, this rank from '" + path.string() +
+                  "'; use a path that all of them see, and the same options",
+              context);
   engine.restore(distx::detail::StepCall::between_steps, state.counters, after, location, [&] {
     for (const auto& weight : weights) {
       const auto& array = weight.array;
@@ -168,14 +166,14 @@ void load_weights(const std::filesystem::path& path, const SavedTraining<Space>&
              source->index().runs_of(weight.source, weight.source_shape, array.element_bytes, array.begin, array.size))
           copy(after, array.bytes_at(run.begin, run.bytes.size() / array.element_bytes),
                Span<const std::byte>(run.bytes.data(), run.bytes.size()));
-        after.synchronize();
       } else {
         std::vector<std::byte> converted(array.memory.size());
         convert(source->index(), weight, converted.data());
         copy(after, array.memory, Span<const std::byte>(converted.data(), converted.size()));
-        after.synchronize();
+        after.synchronize();  // before this memory is freed
       }
     }
+    after.synchronize();
     return true;
   });
 }

@@ -45,6 +45,15 @@ struct Manifest {
   std::string saved_by{};  // the process and the time; empty in older ones
 };
 
+/// Parses JSON; calls refuse(), which throws, as soon as it is nested in more than four levels.
+template <class F>
+[[nodiscard]] nlohmann::json parse_shallow(std::string_view text, const F& refuse, bool throws = true) {
+  const auto check = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    if (depth > 4) refuse();
+    return true;
+  };
+  return nlohmann::json::parse(text, check, throws);
+}
 /// Returns a JSON value that is a whole number from 0 on; of larger ones than T has, the largest T.
 /// @throws nlohmann::json::exception for any other value
 template <class T>
@@ -119,10 +128,8 @@ inline void add_files(std::vector<ManifestFile>& files, const nlohmann::json& li
   };
   Manifest manifest;
   try {
-    auto json = nlohmann::json::parse(text, [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-      if (depth > 4) fail("is not the manifest of a distx checkpoint: it is nested too deeply");
-      return true;
-    });
+    auto json =
+        parse_shallow(text, [&] { fail("is not the manifest of a distx checkpoint: it is nested too deeply"); });
     if (json.at("format") != "distx checkpoint") fail("is not the manifest of a distx checkpoint");
     if (json.at("version") != 1) fail("has version " + json.at("version").dump() + ", and this distx reads version 1");
     const auto expected = whole_number<std::uint64_t>(json.at("crc32"));

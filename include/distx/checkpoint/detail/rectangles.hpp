@@ -115,41 +115,4 @@ void each_common_run(const ArrayBox& common, const ArrayBox& a, const ArrayBox& 
   }
 }
 
-/// Calls f(begin, from, size) for every contiguous run of a box: elements [begin, begin + size) of the array are
-/// elements [from, from + size) of the box, in ascending order.
-/// @pre the box is within the array
-template <class F>
-void each_run(const Shape& shape, const Shape& offsets, const Shape& extents, F&& f) {
-  std::size_t inner = shape.size();  // dimensions from here on are whole
-  std::uint64_t run = 1, stride = 1;
-  while (inner > 0 && extents[inner - 1] == shape[inner - 1]) stride = run *= extents[--inner];
-  std::uint64_t begin = 0;
-  if (inner > 0) {
-    --inner;
-    run *= extents[inner];
-    begin = offsets[inner] * stride;
-    stride *= shape[inner];
-  }
-  // Counts through the dimensions before `inner`, whose strides follow.
-  std::vector<std::uint64_t> strides(inner), at(inner);
-  for (std::size_t d = inner; d-- > 0;) {
-    strides[d] = stride;
-    begin += offsets[d] * stride;
-    stride *= shape[d];
-    if (extents[d] == 0) return;
-  }
-  if (run == 0) return;
-  for (std::uint64_t from = 0;; from += run) {
-    f(begin, from, run);
-    std::size_t d = inner;
-    for (; d > 0; --d) {
-      begin += strides[d - 1];
-      if (++at[d - 1] < extents[d - 1]) break;
-      begin -= extents[d - 1] * strides[d - 1];
-      at[d - 1] = 0;
-    }
-    if (d == 0) return;
-  }
-}
-
 }  // namespace distx::inline DISTX_ABI::checkpoint::detail

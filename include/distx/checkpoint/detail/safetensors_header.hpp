@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -13,9 +13,7 @@
 #include "distx/checkpoint/safetensors_tensor.hpp"
 #include "distx/core/error.hpp"
 
-namespace distx::inline DISTX_ABI::checkpoint {
-
-namespace detail {
+namespace distx::inline DISTX_ABI::checkpoint::detail {
 
 /// Receives a header's JSON value by value, so that it never takes more memory than what is valid in it.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
@@ -165,19 +163,13 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   return {};
 }
 
-/// Orders tensors, or pointers to them, so that each begins at a multiple of its element's size: the largest elements
-/// first.
-template <class Tensors>
-void sort_for_alignment(Tensors& tensors) {
-  const auto bits = [](const auto& tensor) {
-    const FileType* const type = find_file_type(tensor.type);
+/// Orders items so that the tensor of each, which `tensor_of` returns, begins at a multiple of its element's size: the
+/// largest elements first.
+template <class Items, class F = std::identity>
+void sort_for_alignment(Items& items, const F& tensor_of = {}) {
+  std::ranges::stable_sort(items, std::greater<>(), [&](const auto& item) {
+    const FileType* const type = find_file_type(std::invoke(tensor_of, item).type);
     return type == nullptr ? 0 : type->bits;
-  };
-  std::stable_sort(tensors.begin(), tensors.end(), [&](const auto& a, const auto& b) {
-    if constexpr (std::is_pointer_v<std::remove_cvref_t<decltype(a)>>)
-      return bits(*a) > bits(*b);
-    else
-      return bits(a) > bits(b);
   });
 }
 
@@ -224,6 +216,4 @@ void sort_for_alignment(Tensors& tensors) {
   return length + text;
 }
 
-}  // namespace detail
-
-}  // namespace distx::inline DISTX_ABI::checkpoint
+}  // namespace distx::inline DISTX_ABI::checkpoint::detail

@@ -134,8 +134,8 @@ class ShardIndex {
     if (size > 0 && found != parts_.end())
       for (const StoredPart& part : found->second) {
         const auto bytes = part.file->bytes(*part.tensor);
-        each_run(
-            shape, part.offsets, part.tensor->shape,
+        each_common_run(
+            part.box(), {Shape(shape.size()), shape}, part.box(),
             [&](std::uint64_t run_begin, std::uint64_t from, std::uint64_t run_size) {
               const auto first = std::max(begin, run_begin);
               const auto last = std::min(begin + size, run_begin + run_size);
@@ -221,11 +221,8 @@ class ShardIndex {
   [[nodiscard]] nlohmann::json object_of(const SafetensorsFile& file, const char* key) const {
     const auto found = file.metadata().find(key);
     if (found == file.metadata().end()) fail(file, "has no " + std::string(key) + " in its metadata");
-    const auto check_depth = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-      if (depth > 4) fail(file, "has metadata " + std::string(key) + " that is nested too deeply");
-      return true;
-    };
-    auto json = nlohmann::json::parse(found->second, check_depth, false);
+    const auto refuse = [&] { fail(file, "has metadata " + std::string(key) + " that is nested too deeply"); };
+    auto json = parse_shallow(found->second, refuse, false);
     if (!json.is_object()) fail(file, "has metadata " + std::string(key) + " that is not a JSON object");
     return json;
   }

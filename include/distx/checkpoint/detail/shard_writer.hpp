@@ -100,9 +100,7 @@ class ShardWriter {
                                                const std::string& name, std::vector<PieceToWrite>& pieces,
                                                std::uint64_t step) {
     std::vector<SafetensorsTensor> tensors;
-    std::stable_sort(pieces.begin(), pieces.end(), [](const PieceToWrite& a, const PieceToWrite& b) {
-      return find_file_type(a.tensor.type)->bits > find_file_type(b.tensor.type)->bits;
-    });
+    sort_for_alignment(pieces, &PieceToWrite::tensor);
     nlohmann::json sharding = nlohmann::json::object(), checksums = nlohmann::json::object();
     for (const auto& piece : pieces) {
       sharding[piece.tensor.name] = {{offsets_key, piece.offsets}};

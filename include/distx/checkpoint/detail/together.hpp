@@ -20,6 +20,17 @@ template <MemorySpace Space>
   return all;
 }
 
+/// Collective.
+/// @param difference  what to say of two ranks whose numbers differ
+/// @throws MismatchError on every rank if the ranks' numbers differ
+template <MemorySpace Space>
+void check_equal(AnyCommunicator<Space>& comm, std::uint64_t mine, const std::string& difference,
+                 const ErrorContext& context) {
+  const auto all = gather_numbers(comm, mine, context.location);
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank] != all[0]) throw MismatchError("rank 0 and rank " + std::to_string(rank) + " " + difference, context);
+}
+
 /// Returns every rank's text. Collective.
 template <MemorySpace Space>
 [[nodiscard]] std::vector<std::string> gather_texts(AnyCommunicator<Space>& comm, std::string mine,

@@ -58,12 +58,9 @@ struct Saving {
   std::string job;
   std::shared_ptr<Unfinished> unfinished;  // those of the training
   Manifest manifest;                       // without files
-  std::size_t keep = 0;
-  std::chrono::seconds stale_after{};
-  std::map<std::string, std::string> rank_notes;
+  SaveOptions options;
   int rank = 0;
   ShardWriter writer{};
-
   std::map<std::string, std::uint64_t> updates{};  // of the parameters whose first elements this rank saves
 
   /// Opens the folder that rank 0 has made.
@@ -82,7 +79,7 @@ struct Saving {
   /// @throws CheckpointError
   [[nodiscard]] std::string write() {
     const auto files = writer.write(folder, unpublished, rank, manifest.step);
-    return nlohmann::json{{"files", json_of(files)}, {"updates", updates}, {"notes", rank_notes}}.dump();
+    return nlohmann::json{{"files", json_of(files)}, {"updates", updates}, {"notes", options.rank_notes}}.dump();
   }
   /// Writes the manifest and publishes the folder, on rank 0.
   /// @throws CheckpointError if files are absent, before anything is published or removed
@@ -106,7 +103,7 @@ struct Saving {
     made.clear();
     sync_folder(directory);
     check(published, is_same(folder, published) ? lacks(published, manifest) : "is not this save's folder");
-    if (keep > 0) remove_older(published, keep, job, *unfinished, stale_after);
+    if (options.keep > 0) remove_older(published, options.keep, job, *unfinished, options.stale_after);
   }
 };
 
@@ -137,17 +134,10 @@ template <MemorySpace Space>
                           context);
   std::string names;
   for (const auto& array : state.arrays) names += array.name + '\n';
-  const auto lists = gather_numbers(comm, checksum(names), context.location);
-  for (std::size_t rank = 0; rank < lists.size(); ++rank)
-    if (lists[rank] != lists[0])
-      throw MismatchError("rank 0 and rank " + std::to_string(rank) +
-                              " save different arrays; make the same ExponentialAverages on every rank",
-                          context);
+  check_equal(comm, checksum(names), "save different arrays; make the same ExponentialAverages on every rank", context);
   const int stage = training.engine.policies().stage;
   saving.manifest = {options.step, comm.size(), stage, options.notes, {}, state.counters, {}, {}};
-  saving.keep = options.keep;
-  saving.stale_after = options.stale_after;
-  saving.rank_notes = options.rank_notes;
+  saving.options = options;
   saving.rank = comm.rank();
   auto& memory = memory_of(training.engine);
   auto& job = memory.job;
@@ -252,12 +242,10 @@ Loaded load(const std::filesystem::path& folder, const SavedTraining<Space>& tra
     index->compare(arrays, state.counters);
     copies.emplace(*index, arrays);
   });
-  const auto read = gather_numbers(comm, checksum(to_text(manifest)), location);
-  for (std::size_t rank = 0; rank < read.size(); ++rank)
-    if (read[rank] != read[0])
-      throw MismatchError("rank 0 and rank " + std::to_string(rank) + " read different checkpoints, this rank from '" +
-                              folder.string() + "'; use a directory that all of them see",
-                          context);
+  check_equal(
+      comm, checksum(to_text(manifest)),
+      "read different checkpoints, this rank from '" + folder.string() + "'; use a directory that all of them see",
+      context);
   copies->share_checks(comm, location);
   on_every_rank(comm, context, [&] { copies->check_beforehand(*index); });
   std::exception_ptr damage;
@@ -292,7 +280,7 @@ PendingSave<Space> save_async(const std::filesystem::path& directory, const Save
                               const SaveOptions& options, const std::source_location& location) {
   auto& comm = training.comm;
   const ErrorContext context{"save_async", comm.backend(), comm.rank(), comm.size(), location};
-  std::unique_ptr<SaveWork<Space>, distx::detail::DeleteHere> work(new SaveWork<Space>);
+  const auto work = distx::detail::make_here<SaveWork<Space>>();
   work->comm = &comm;
   auto& kept = memory_of(training.engine).snapshot;
   if (kept == nullptr || kept.use_count() > 1) kept = std::make_shared<Snapshot>();
@@ -310,26 +298,16 @@ PendingSave<Space> save_async(const std::filesystem::path& directory, const Save
     };
     all->thread = distx::detail::start_thread(write, context);
   });
-  return PendingSave<Space>(std::move(work));
+  return PendingSave<Space>(work);
 }
 
 }  // namespace detail
 
 template <MemorySpace Space>
-PendingSave<Space>::PendingSave() = default;
-template <MemorySpace Space>
-PendingSave<Space>::PendingSave(PendingSave&&) noexcept = default;
-template <MemorySpace Space>
-PendingSave<Space>& PendingSave<Space>::operator=(PendingSave&&) noexcept = default;
-template <MemorySpace Space>
-PendingSave<Space>::~PendingSave() = default;
-template <MemorySpace Space>
-PendingSave<Space>::PendingSave(std::unique_ptr<detail::SaveWork<Space>, distx::detail::DeleteHere> work) noexcept
-    : work_(std::move(work)) {}
-template <MemorySpace Space>
 std::filesystem::path PendingSave<Space>::finish(const std::source_location& location) {
   if (work_ == nullptr) return {};
-  work_.get_deleter().made.check("this save", {.operation = "finish", .location = location});
+  std::get_deleter<distx::detail::DeleteHere>(work_)->made.check("this save",
+                                                                 {.operation = "finish", .location = location});
   const auto work = std::exchange(work_, nullptr);
   auto& comm = *work->comm;
   const ErrorContext context{"finish", comm.backend(), comm.rank(), comm.size(), location};

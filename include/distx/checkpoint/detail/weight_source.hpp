@@ -22,10 +22,7 @@ inline constexpr const char* index_name = "model.safetensors.index.json";
   const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
   std::set<std::string> names;
   try {
-    const auto json = nlohmann::json::parse(text, [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-      if (depth > 4) fail("is nested too deeply");
-      return true;
-    });
+    const auto json = parse_shallow(text, [&] { fail("is nested too deeply"); });
     for (const auto& [tensor, name] : json.at("weight_map").items()) names.insert(name.get<std::string>());
   } catch (const nlohmann::json::exception&) {
     fail("is not the JSON of an index with a weight_map");
@@ -46,11 +43,9 @@ inline constexpr const char* index_name = "model.safetensors.index.json";
   if (std::filesystem::exists(path / index_name, ignored)) return indexed_files(path);
   if (std::filesystem::exists(path / "model.safetensors", ignored)) return {path / "model.safetensors"};
   std::vector<std::filesystem::path> files;
-  std::error_code error;
-  std::filesystem::directory_iterator entries(path, error);
-  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error))
-    if (is_plain_name(entries->path().filename().string())) files.push_back(entries->path());
-  if (error) fail("read", path, error.value());
+  each_entry(path, [&](const std::filesystem::path& entry) {
+    if (is_plain_name(entry.filename().string())) files.push_back(entry);
+  });
   if (files.empty())
     throw CheckpointError("'" + path.string() + "' has no safetensors files; pass a file or a folder that has some",
                           {.operation = "load_weights"});
@@ -62,7 +57,7 @@ inline constexpr const char* index_name = "model.safetensors.index.json";
 class WeightSource {
  public:
   /// @throws CheckpointError
-  explicit WeightSource(const std::filesystem::path& path) : path_(path) {
+  explicit WeightSource(const std::filesystem::path& path) {
     std::error_code ignored;
     checked_ = std::filesystem::exists(path / manifest_name, ignored);
     if (checked_)
@@ -81,7 +76,6 @@ class WeightSource {
   }
 
  private:
-  std::filesystem::path path_;
   Manifest manifest_;
   std::optional<ShardIndex> index_;
   bool checked_ = false;

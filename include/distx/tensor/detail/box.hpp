@@ -19,12 +19,6 @@ struct Box {
     for (std::size_t d = 0; d < dimensions; ++d) elements *= size[d];
     return elements;
   }
-  template <std::size_t Rank>
-  [[nodiscard]] constexpr bool contains(const Extents<Rank>& index) const noexcept {
-    for (std::size_t d = 0; d < Rank; ++d)
-      if (index[d] < begin[d] || index[d] - begin[d] >= size[d]) return false;
-    return true;
-  }
   /// The intersection; its size is zero in each dimension in which the boxes do not overlap.
   [[nodiscard]] friend constexpr Box operator&(const Box& a, const Box& b) noexcept {
     Box both{a.dimensions, {}, {}};
@@ -37,6 +31,15 @@ struct Box {
   }
   friend constexpr bool operator==(const Box&, const Box&) = default;
 };
+
+/// A whole tensor of these extents.
+template <std::size_t Rank>
+[[nodiscard]] constexpr Box whole_box(const Extents<Rank>& extents) noexcept {
+  static_assert(Rank <= max_dimensions, "distx: a tensor has at most 8 dimensions; merge some of them");
+  Box box{Rank, {}, {}};
+  std::copy(extents.begin(), extents.end(), box.size.begin());
+  return box;
+}
 
 /// The offset of the first element of `part` in the row-major memory of `whole`. @pre `whole` contains `part`
 constexpr std::size_t offset_in(const Box& whole, const Box& part) noexcept {
@@ -52,13 +55,6 @@ constexpr bool is_contiguous_in(const Box& whole, const Box& part) noexcept {
   for (std::size_t d = first + 1; d < whole.dimensions; ++d)
     if (part.size[d] != whole.size[d]) return false;
   return true;
-}
-
-/// @pre the part contains such an index
-template <std::size_t Rank>
-[[nodiscard]] constexpr Extents<Rank> global_index(const Box& part, Extents<Rank> local) noexcept {
-  for (std::size_t d = 0; d < Rank; ++d) local[d] += part.begin[d];
-  return local;
 }
 
 }  // namespace distx::inline DISTX_ABI::detail

@@ -72,11 +72,6 @@ class Redistribution {
     }
     return first.value_or(0);
   }
-  static std::size_t volume_of(const std::vector<Box>& boxes) {
-    std::size_t all = 0;
-    for (const auto& box : boxes) all += box.volume();
-    return all;
-  }
   std::size_t reserve(std::size_t elements) {
     const std::size_t at = bytes_;
     bytes_ += round_up_to_lines(elements * width());
@@ -164,20 +159,12 @@ class Redistribution {
 
   bool unpack(typename Space::stream stream) {
     if (!plan_.exchange || receive_at_) return false;
-    const std::byte* from = scratch_ + received_;
-    for (const auto& box : plan_.exchange->in) {
-      copy_box(stream, target_.bytes(), plan_.target, from, box, box, width());
-      from += box.volume() * width();
-    }
+    unpack_boxes(stream, target_.bytes(), plan_.target, scratch_ + received_, plan_.exchange->in, width());
     return true;
   }
 
   const std::byte* pack(std::size_t at, const Box& whole, const std::byte* from, const std::vector<Box>& boxes) {
-    std::byte* to = scratch_ + at;
-    for (const auto& box : boxes) {
-      copy_box(stream_, to, box, from, whole, box, width());
-      to += box.volume() * width();
-    }
+    pack_boxes(stream_, scratch_ + at, from, whole, boxes, width());
     return scratch_ + at;
   }
 

@@ -43,37 +43,26 @@ template <class From, class To, class MeshT, std::size_t Rank>
   return wanted;
 }
 
-/// Whether each Partial of `To` is one of `From`.
+/// Whether reductions of these placements can change places: one of them is not Partial, or both have the same op.
+template <class P, class Q>
+inline constexpr bool commute = true;
+template <class A, class OpOfA, class B, class OpOfB>
+inline constexpr bool commute<Partial<A, OpOfA>, Partial<B, OpOfB>> = std::is_same_v<OpOfA, OpOfB>;
+
 template <class From, class To>
 struct KeptPartials;
-template <class From, class... Ps>
-struct KeptPartials<From, Placements<Ps...>> {
-  template <class P>
-  static constexpr bool kept = !is_partial<P> || std::is_same_v<placement_on<From, typename P::axis>, P>;
-  static constexpr bool all = (kept<Ps> && ...);
-  /// Whether P has the op of all other Partials, so that the order of the reductions does not matter.
-  template <class P>
-  static constexpr bool commutes = [] {
-    if constexpr (is_partial<P>)
-      return (true && ... && [] {
-        if constexpr (is_partial<Ps>)
-          return std::is_same_v<typename P::op, typename Ps::op>;
-        else
-          return true;
-      }());
-    else
-      return true;
-  }();
+template <class... Froms, class... Tos>
+struct KeptPartials<Placements<Froms...>, Placements<Tos...>> {
+  template <class To>
+  static constexpr bool kept =
+      !is_partial<To> || std::is_same_v<placement_on<Placements<Froms...>, typename To::axis>, To>;
+  template <class From>
+  static constexpr bool commutes = (commute<From, Tos> && ...);
+  /// Whether each Partial of the target is one of the source.
+  static constexpr bool all = (kept<Tos> && ...);
+  /// Whether the order of the reductions does not matter.
+  static constexpr bool ops_agree = (commutes<Froms> && ...);
 };
-template <class From>
-struct KeptPartials<From, PlaceholderLayout> {
-  static constexpr bool all = true;
-};
-template <class To, class From>
-inline constexpr bool ops_agree = false;
-template <class To, class... Ps>
-inline constexpr bool ops_agree<To, Placements<Ps...>> =
-    (KeptPartials<Placements<Ps...>, To>::template commutes<Ps> && ...);
 
 /// Whether one layout can become another; a compile-time error if not.
 template <class From, class To>
@@ -85,10 +74,10 @@ constexpr bool may_become() {
                   "distx: redistribute: a tensor cannot become Partial; name only the Partials that it already has");
     return false;
   } else {
-    static_assert(ops_agree<To, From>,
+    static_assert(KeptPartials<From, To>::ops_agree,
                   "distx: redistribute: a Partial is kept while a Partial with another op is reduced, and the order of "
                   "these reductions matters; reduce both");
-    return ops_agree<To, From>;
+    return KeptPartials<From, To>::ops_agree;
   }
 }
 

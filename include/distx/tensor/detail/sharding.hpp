@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <optional>
-
 #include "distx/tensor/detail/box.hpp"
 #include "distx/tensor/detail/mesh_shape.hpp"
 
@@ -10,10 +8,6 @@ namespace distx::inline DISTX_ABI::detail {
 /// Where part i of p begins, and part i - 1 ends, of n indices: n*i/p.
 [[nodiscard]] constexpr std::size_t part_begin(std::size_t n, std::size_t i, std::size_t p) noexcept {
   return n / p * i + n % p * i / p;  // without overflow
-}
-/// The part that contains an index. @pre index < n
-[[nodiscard]] constexpr std::size_t part_index(std::size_t n, std::size_t index, std::size_t p) noexcept {
-  return ((index + 1) * p - 1) / n;  // the largest i with n*i/p <= index
 }
 
 /// Which axes of a mesh shard which dimensions of a tensor: the shards of a layout, as a value.
@@ -41,11 +35,8 @@ class Sharding {
 
   constexpr Sharding() noexcept = default;
   template <std::size_t Rank>
-  constexpr Sharding(const MeshShape& mesh, const Extents<Rank>& extents) noexcept : mesh_(mesh) {
-    static_assert(Rank <= max_dimensions, "distx: a tensor has at most 8 dimensions; merge some of them");
-    whole_.dimensions = Rank;
-    for (std::size_t d = 0; d < Rank; ++d) whole_.size[d] = extents[d];
-  }
+  constexpr Sharding(const MeshShape& mesh, const Extents<Rank>& extents) noexcept
+      : mesh_(mesh), whole_(whole_box(extents)) {}
 
   /// Shards what the axes before this one leave of the dimension; an axis of size 1 changes nothing.
   constexpr void shard(std::size_t dim, std::size_t axis) noexcept {
@@ -79,25 +70,6 @@ class Sharding {
   }
   [[nodiscard]] constexpr Box box(int rank) const noexcept { return box(mesh_.coordinates(rank)); }
 
-  /// The coordinates of the rank that holds an element; zero on the axes that do not shard, along which every rank
-  /// holds it.
-  /// @pre each index is below its extent
-  template <std::size_t Rank>
-  [[nodiscard]] constexpr Coordinates owner(const Extents<Rank>& index) const noexcept {
-    Coordinates coordinates{};
-    for (std::size_t d = 0; d < Rank; ++d) {
-      std::size_t left = index[d], n = whole_.size[d];
-      for (std::size_t i = 0; i < axes_[d].count; ++i) {
-        const std::size_t axis = axes_[d].axis[i], p = static_cast<std::size_t>(mesh_.sizes[axis]);
-        const std::size_t part = part_index(n, left, p), first = part_begin(n, part, p);
-        coordinates[axis] = static_cast<int>(part);
-        left -= first;
-        n = part_begin(n, part + 1, p) - first;
-      }
-    }
-    return coordinates;
-  }
-
   friend constexpr bool operator==(const Sharding&, const Sharding&) = default;
 
  private:
@@ -105,13 +77,5 @@ class Sharding {
   Box whole_{};
   std::array<Axes, max_dimensions> axes_{};
 };
-
-/// The index in a rank's part, or nothing if the part does not contain the element.
-template <std::size_t Rank>
-[[nodiscard]] constexpr std::optional<Extents<Rank>> local_index(const Box& part, Extents<Rank> global) noexcept {
-  if (!part.contains(global)) return std::nullopt;
-  for (std::size_t d = 0; d < Rank; ++d) global[d] -= part.begin[d];
-  return global;
-}
 
 }  // namespace distx::inline DISTX_ABI::detail

@@ -135,6 +135,37 @@ void multiply(Stream stream, MatrixRef<T, Space> out, const Left& left, const Ri
   if constexpr (can) local_matmul(stream, out, left, right);
 }
 
+/// The product by the memory space's own `local_matmul`.
+struct LocalProduct {
+  template <class T, class Space>
+  void operator()(typename Space::stream stream, MatrixRef<T, Space> out, MatrixRef<const T, Space> left,
+                  MatrixRef<const T, Space> right) const {
+    multiply(stream, out, left, right);
+  }
+};
+/// An operand of a product as a matrix: its first `rows` dimensions are the rows of the matrix or of its transpose.
+struct Factor {
+  std::size_t rows;
+  bool transposed = false;
+
+  template <class X>
+  [[nodiscard]] auto of(const X& x) const {
+    const auto matrix = as_matrix(x, rows);
+    return transposed ? matrix.transpose() : matrix;
+  }
+};
+/// The product of two operands; the first `rows` dimensions of the result are its rows.
+template <class Rule, class Product, class X, class Y>
+auto multiplied(const Caller& caller, const Product& local_product, std::size_t rows, const X& x, Factor of_x,
+                const Y& y, Factor of_y) {
+  return applied<Rule>(
+      caller,
+      [&](auto stream, auto left, auto right, auto out) {
+        compute(stream, local_product, as_matrix(out, rows), of_x.of(left), of_y.of(right));
+      },
+      x, y);
+}
+
 template <class Rule, class Kernel, class... Xs>
 auto applied_by_user(const std::source_location& location, Kernel& kernel, const Xs&... xs) {
   static_assert(is_supported<missing_case<Rule, Xs...>>,

@@ -44,10 +44,11 @@ consteval void check_add_bias() {
                   "distx: add_bias: the bias is sharded and the operand's last dimension is not; redistribute the "
                   "bias to Replicated");
 }
-template <class Rule, class X>
-auto sum_rows(const Caller& caller, const X& x) {
+template <class Rule, std::size_t N, class X>
+auto sum_leading(const Caller& caller, const X& x) {
   return applied<Rule>(
-      caller, [](auto stream, auto rows, auto out) { sum_of_rows(stream, as_rows(rows), out.values()); }, x);
+      caller,
+      [](auto stream, auto each, auto out) { sum_of_rows(stream, as_matrix(each, rank_of<X> - N), out.values()); }, x);
 }
 
 }  // namespace detail
@@ -83,7 +84,7 @@ template <DistributedTensor X>
   using Rule = rules::SumRows;
   static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
                 "distx: sum_rows: the operand is Partial with an op other than Sum; redistribute it first");
-  return detail::sum_rows<Rule>({"sum_rows", location}, x);
+  return detail::sum_leading<Rule, 1>({"sum_rows", location}, x);
 }
 
 }  // namespace ops

@@ -198,7 +198,7 @@ template <DistributedTensor X, DistributedTensor Weight, DistributedTensor G>
     };
     return LayerNormGradients{detail::applied<Rule>(caller, of_input, x, weight, gradient),
                               detail::applied<rules::LayerNormWeight>(caller, of_weight, x, gradient),
-                              detail::sum_rows<rules::SumRows>(caller, gradient)};
+                              detail::sum_leading<rules::SumRows, 1>(caller, gradient)};
   } else {
     using Vector = detail::PlaceholderResult<rules::LayerNormWeight, X, G>;
     return detail::never<LayerNormGradients<detail::PlaceholderResult<Rule, X, Weight, G>, Vector, Vector>>();

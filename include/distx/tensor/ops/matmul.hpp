@@ -14,15 +14,6 @@ struct Transposed {
   const X& tensor;
 };
 
-/// The product by the memory space's own `local_matmul`.
-struct LocalProduct {
-  template <class T, class Space>
-  void operator()(typename Space::stream stream, MatrixRef<T, Space> out, MatrixRef<const T, Space> left,
-                  MatrixRef<const T, Space> right) const {
-    multiply(stream, out, left, right);
-  }
-};
-
 template <class Rule, class Missing>
 consteval void check_matmul() {
   constexpr bool transposed_left = std::is_same_v<Rule, rules::TransposedMatmul>;
@@ -91,12 +82,8 @@ template <DistributedTensor X, DistributedTensor W, class Product = detail::Loca
                           std::source_location location = std::source_location::current()) {
   using Rule = rules::Matmul;
   detail::check_matmul<Rule, detail::missing_case<Rule, X, W>>();
-  return detail::applied<Rule>(
-      {"matmul", location},
-      [&](auto stream, auto left, auto right, auto out) {
-        detail::compute(stream, local_product, detail::as_rows(out), detail::as_rows(left), detail::as_rows(right));
-      },
-      x, w);
+  constexpr std::size_t m = detail::rank_of<X> - 1;
+  return detail::multiplied<Rule>({"matmul", location}, local_product, m, x, {m}, w, {1});
 }
 /// Returns x (…, m, k) times the transpose of w (n, k), which is (…, m, n).
 template <DistributedTensor X, DistributedTensor W, class Product = detail::LocalProduct>
@@ -104,13 +91,8 @@ template <DistributedTensor X, DistributedTensor W, class Product = detail::Loca
                           std::source_location location = std::source_location::current()) {
   using Rule = rules::MatmulTransposed;
   detail::check_matmul<Rule, detail::missing_case<Rule, X, W>>();
-  return detail::applied<Rule>(
-      {"matmul", location},
-      [&](auto stream, auto left, auto right, auto out) {
-        detail::compute(stream, local_product, detail::as_rows(out), detail::as_rows(left),
-                        detail::as_rows(right).transpose());
-      },
-      x, w.tensor);
+  constexpr std::size_t m = detail::rank_of<X> - 1;
+  return detail::multiplied<Rule>({"matmul", location}, local_product, m, x, {m}, w.tensor, {1, true});
 }
 /// Returns the transpose of x (…, k, m) times y (…, k, n), summed over all rows, which is (m, n).
 template <DistributedTensor X, DistributedTensor Y, class Product = detail::LocalProduct>
@@ -118,13 +100,8 @@ template <DistributedTensor X, DistributedTensor Y, class Product = detail::Loca
                           std::source_location location = std::source_location::current()) {
   using Rule = rules::TransposedMatmul;
   detail::check_matmul<Rule, detail::missing_case<Rule, X, Y>>();
-  return detail::applied<Rule>(
-      {"matmul", location},
-      [&](auto stream, auto left, auto right, auto out) {
-        detail::compute(stream, local_product, detail::as_rows(out), detail::as_rows(left).transpose(),
-                        detail::as_rows(right));
-      },
-      x.tensor, y);
+  constexpr std::size_t m = detail::rank_of<X> - 1;
+  return detail::multiplied<Rule>({"matmul", location}, local_product, 1, x.tensor, {m, true}, y, {m});
 }
 /// @}
 

@@ -3,6 +3,25 @@
 #include "distx/tensor/ops/rule.hpp"
 
 // The rules of the operations: on one axis of the mesh, one line per case. docs/rules.md shows them as tables.
+namespace distx::inline DISTX_ABI::detail {
+
+/// `count` extents of the first operand from `begin` on, then those of the second from `from` on.
+template <std::size_t Out, std::size_t Rank, std::size_t More>
+Extents<Out> joined(const Extents<Rank>& x, std::size_t begin, std::size_t count, const Extents<More>& y,
+                    std::size_t from) {
+  Extents<Out> all{};
+  for (std::size_t d = 0; d < Out; ++d) all[d] = d < count ? x[begin + d] : y[from + d - count];
+  return all;
+}
+template <std::size_t Rank, std::size_t More>
+bool agree(const Extents<Rank>& x, std::size_t begin, const Extents<More>& y, std::size_t from, std::size_t count) {
+  for (std::size_t d = 0; d < count; ++d)
+    if (x[begin + d] != y[from + d]) return false;
+  return true;
+}
+
+}  // namespace distx::inline DISTX_ABI::detail
+
 namespace distx::inline DISTX_ABI::rules {
 
 /// Any function of each element. Not linear, so a Partial operand is not supported.
@@ -70,16 +89,50 @@ struct ElementwiseBackward : Zip {
   }
 };
 
-/// x (…, n) plus b (n) in each row gives (…, n).
-struct AddBias {
-  static constexpr std::string_view name = "add_bias";
+/// x (m…, n…) plus b (n…) gives (m…, n…).
+struct AddTrailing {
+  static constexpr std::string_view name = "add_trailing";
   static constexpr AxisPlacement on(AxisPlacement x, AxisPlacement b) {
+    const std::size_t m = x.dimensions - b.dimensions;
     if (x.is_replicated() && b.is_replicated()) return replicated;
-    if (x.shards_other_dim() && b.is_replicated()) return x;
-    if (x.shards_last_dim() && b.is_shard(0)) return x;
+    if (x.is_shard() && x.dim < m && b.is_replicated()) return shard(x.dim);
+    if (x.is_shard() && x.dim >= m && b.is_shard(x.dim - m)) return shard(x.dim);
     if (x.is_sum() && b.is_sum()) return partial_sum;
     return unsupported;
   }
+  template <std::size_t X, std::size_t B>
+    requires(B < X)
+  static Extents<X> extents(const Extents<X>& x, const Extents<B>& b) {
+    for (std::size_t d = 0; d < B; ++d)
+      if (x[X - B + d] != b[d]) extents_mismatch("the last extents of x must equal those of b", x, b);
+    return x;
+  }
+};
+
+/// The sum of x (m…, n…) over all but the last `N` dimensions n gives (n…): the gradient of what `add_trailing` adds.
+template <std::size_t N>
+struct SumLeading {
+  static constexpr std::string_view name = "sum_leading";
+  static constexpr AxisPlacement on(AxisPlacement x) {
+    const std::size_t m = x.dimensions - N;
+    if (x.is_replicated()) return replicated;
+    if (x.is_shard() && x.dim < m) return partial_sum;
+    if (x.is_shard()) return shard(x.dim - m);
+    if (x.is_sum()) return partial_sum;
+    return unsupported;
+  }
+  template <std::size_t X>
+    requires(N <= X)
+  static Extents<N> extents(const Extents<X>& x) {
+    Extents<N> last{};
+    for (std::size_t d = 0; d < N; ++d) last[d] = x[X - N + d];
+    return last;
+  }
+};
+
+/// x (…, n) plus b (n) in each row gives (…, n).
+struct AddBias : AddTrailing {
+  static constexpr std::string_view name = "add_bias";
   template <std::size_t Rank>
   static Extents<Rank> extents(const Extents<Rank>& x, const Extents<1>& b) {
     if (x[Rank - 1] != b[0]) extents_mismatch("the last extent of x must equal the extent of b", x, b);
@@ -88,78 +141,102 @@ struct AddBias {
 };
 
 /// The sum of all rows of x (…, n) gives (n): the gradient of a bias.
-struct SumRows {
+struct SumRows : SumLeading<1> {
   static constexpr std::string_view name = "sum_rows";
-  static constexpr AxisPlacement on(AxisPlacement x) {
-    if (x.is_replicated()) return replicated;
-    if (x.shards_other_dim()) return partial_sum;
-    if (x.shards_last_dim()) return shard(0);
-    if (x.is_sum()) return partial_sum;
+};
+
+/// x (m…, k…) times w (k…, n…), summed over the `K` dimensions k, gives (m…, n…): linear in each.
+template <std::size_t K>
+struct Contract {
+  static constexpr std::string_view name = "contract";
+  static constexpr AxisPlacement on(AxisPlacement x, AxisPlacement w) {
+    const std::size_t m = x.dimensions - K;
+    if (x.is_replicated() && w.is_replicated()) return replicated;
+    if (x.is_shard() && x.dim < m && w.is_replicated()) return shard(x.dim);
+    if (x.is_replicated() && w.is_shard() && w.dim >= K) return shard(m + w.dim - K);
+    if (x.is_shard() && x.dim >= m && w.is_shard(x.dim - m)) return partial_sum;
+    if (x.is_sum() && w.is_replicated()) return partial_sum;
+    if (x.is_replicated() && w.is_sum()) return partial_sum;
     return unsupported;
   }
-  template <std::size_t Rank>
-  static Extents<1> extents(const Extents<Rank>& x) {
-    return {x[Rank - 1]};
+  template <std::size_t X, std::size_t W>
+    requires(X >= K && W >= K)
+  static Extents<X + W - 2 * K> extents(const Extents<X>& x, const Extents<W>& w) {
+    if (!detail::agree(x, X - K, w, 0, K)) extents_mismatch("the last extents of x must equal the first of w", x, w);
+    return detail::joined<X + W - 2 * K>(x, 0, X - K, w, K);
+  }
+};
+
+/// The gradient of x (m…, k…), from the gradient of the result (m…, n…) and w (k…, n…).
+template <std::size_t K>
+struct ContractInput {
+  static constexpr std::string_view name = "contract_input";
+  static constexpr AxisPlacement on(AxisPlacement gradient, AxisPlacement w) {
+    const std::size_t m = gradient.dimensions + K - w.dimensions;
+    if (gradient.is_replicated() && w.is_replicated()) return replicated;
+    if (gradient.is_shard() && gradient.dim < m && w.is_replicated()) return shard(gradient.dim);
+    if (gradient.is_shard() && gradient.dim >= m && w.is_shard(K + gradient.dim - m)) return partial_sum;
+    if (gradient.is_replicated() && w.is_shard() && w.dim < K) return shard(m + w.dim);
+    if (gradient.is_sum() && w.is_replicated()) return partial_sum;
+    if (gradient.is_replicated() && w.is_sum()) return partial_sum;
+    return unsupported;
+  }
+  template <std::size_t G, std::size_t W>
+    requires(W >= K && G + K >= W)
+  static Extents<G + 2 * K - W> extents(const Extents<G>& gradient, const Extents<W>& w) {
+    if (!detail::agree(gradient, G + K - W, w, K, W - K))
+      extents_mismatch("the last extents of both must be equal", gradient, w);
+    return detail::joined<G + 2 * K - W>(gradient, 0, G + K - W, w, 0);
+  }
+};
+
+/// The gradient of w (k…, n…), from x (m…, k…) and the gradient of the result (m…, n…).
+template <std::size_t K>
+struct ContractWeight {
+  static constexpr std::string_view name = "contract_weight";
+  static constexpr AxisPlacement on(AxisPlacement x, AxisPlacement gradient) {
+    const std::size_t m = x.dimensions - K;
+    if (x.is_replicated() && gradient.is_replicated()) return replicated;
+    if (x.is_shard() && x.dim < m && gradient.is_shard(x.dim)) return partial_sum;
+    if (x.is_shard() && x.dim >= m && gradient.is_replicated()) return shard(x.dim - m);
+    if (x.is_replicated() && gradient.is_shard() && gradient.dim >= m) return shard(K + gradient.dim - m);
+    if (x.is_sum() && gradient.is_replicated()) return partial_sum;
+    if (x.is_replicated() && gradient.is_sum()) return partial_sum;
+    return unsupported;
+  }
+  template <std::size_t X, std::size_t G>
+    requires(X >= K && G + K >= X)
+  static Extents<2 * K + G - X> extents(const Extents<X>& x, const Extents<G>& gradient) {
+    if (!detail::agree(x, 0, gradient, 0, X - K))
+      extents_mismatch("the first extents of both must be equal", x, gradient);
+    return detail::joined<2 * K + G - X>(x, X - K, K, gradient, X - K);
   }
 };
 
 /// x (…, m, k) times w (k, n) gives (…, m, n): linear in each.
-struct Matmul {
+struct Matmul : Contract<1> {
   static constexpr std::string_view name = "matmul";
-  static constexpr AxisPlacement on(AxisPlacement x, AxisPlacement w) {
-    if (x.is_replicated() && w.is_replicated()) return replicated;
-    if (x.shards_other_dim() && w.is_replicated()) return x;
-    if (x.is_replicated() && w.is_shard(1)) return shard(x.last());
-    if (x.shards_last_dim() && w.is_shard(0)) return partial_sum;
-    if (x.is_sum() && w.is_replicated()) return partial_sum;
-    if (x.is_replicated() && w.is_sum()) return partial_sum;
-    return unsupported;
-  }
   template <std::size_t Rank>
-  static Extents<Rank> extents(Extents<Rank> x, const Extents<2>& w) {
-    if (x[Rank - 1] != w[0]) extents_mismatch("the last extent of x must equal the first of w", x, w);
-    x[Rank - 1] = w[1];
-    return x;
+  static Extents<Rank> extents(const Extents<Rank>& x, const Extents<2>& w) {
+    return Contract<1>::extents(x, w);
   }
 };
 
 /// x (…, m, k) times the transpose of w (n, k) gives (…, m, n).
-struct MatmulTransposed {
+struct MatmulTransposed : ContractInput<1> {
   static constexpr std::string_view name = "matmul by a transpose";
-  static constexpr AxisPlacement on(AxisPlacement x, AxisPlacement w) {
-    if (x.is_replicated() && w.is_replicated()) return replicated;
-    if (x.shards_other_dim() && w.is_replicated()) return x;
-    if (x.is_replicated() && w.is_shard(0)) return shard(x.last());
-    if (x.shards_last_dim() && w.is_shard(1)) return partial_sum;
-    if (x.is_sum() && w.is_replicated()) return partial_sum;
-    if (x.is_replicated() && w.is_sum()) return partial_sum;
-    return unsupported;
-  }
   template <std::size_t Rank>
-  static Extents<Rank> extents(Extents<Rank> x, const Extents<2>& w) {
-    if (x[Rank - 1] != w[1]) extents_mismatch("the last extents of x and w must be equal", x, w);
-    x[Rank - 1] = w[0];
-    return x;
+  static Extents<Rank> extents(const Extents<Rank>& x, const Extents<2>& w) {
+    return ContractInput<1>::extents(x, w);
   }
 };
 
 /// The transpose of x (…, m) times y (…, n) gives (m, n), summed over all rows.
-struct TransposedMatmul {
+struct TransposedMatmul : ContractWeight<1> {
   static constexpr std::string_view name = "matmul of a transpose";
-  static constexpr AxisPlacement on(AxisPlacement x, AxisPlacement y) {
-    if (x.is_replicated() && y.is_replicated()) return replicated;
-    if (x.shards_other_dim() && y.is_shard(x.dim)) return partial_sum;
-    if (x.shards_last_dim() && y.is_replicated()) return shard(0);
-    if (x.is_replicated() && y.shards_last_dim()) return shard(1);
-    if (x.is_sum() && y.is_replicated()) return partial_sum;
-    if (x.is_replicated() && y.is_sum()) return partial_sum;
-    return unsupported;
-  }
   template <std::size_t Rank>
   static Extents<2> extents(const Extents<Rank>& x, const Extents<Rank>& y) {
-    for (std::size_t d = 0; d + 1 < Rank; ++d)
-      if (x[d] != y[d]) extents_mismatch("all extents but the last must be equal", x, y);
-    return {x[Rank - 1], y[Rank - 1]};
+    return ContractWeight<1>::extents(x, y);
   }
 };
 

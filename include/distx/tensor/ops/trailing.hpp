@@ -6,51 +6,6 @@
 // plus (3, heads, size).
 namespace distx::inline DISTX_ABI {
 
-namespace rules {
-
-/// x (m…, n…) plus b (n…) gives (m…, n…).
-struct AddTrailing {
-  static constexpr std::string_view name = "add_trailing";
-  static constexpr AxisPlacement on(AxisPlacement x, AxisPlacement b) {
-    const std::size_t m = x.dimensions - b.dimensions;
-    if (x.is_replicated() && b.is_replicated()) return replicated;
-    if (x.is_shard() && x.dim < m && b.is_replicated()) return shard(x.dim);
-    if (x.is_shard() && x.dim >= m && b.is_shard(x.dim - m)) return shard(x.dim);
-    if (x.is_sum() && b.is_sum()) return partial_sum;
-    return unsupported;
-  }
-  template <std::size_t X, std::size_t B>
-    requires(B < X)
-  static Extents<X> extents(const Extents<X>& x, const Extents<B>& b) {
-    for (std::size_t d = 0; d < B; ++d)
-      if (x[X - B + d] != b[d]) extents_mismatch("the last extents of x must equal those of b", x, b);
-    return x;
-  }
-};
-
-/// The sum of x (m…, n…) over all but the last `N` dimensions n gives (n…): the gradient of what `add_trailing` adds.
-template <std::size_t N>
-struct SumLeading {
-  static constexpr std::string_view name = "sum_leading";
-  static constexpr AxisPlacement on(AxisPlacement x) {
-    const std::size_t m = x.dimensions - N;
-    if (x.is_replicated()) return replicated;
-    if (x.is_shard() && x.dim < m) return partial_sum;
-    if (x.is_shard()) return shard(x.dim - m);
-    if (x.is_sum()) return partial_sum;
-    return unsupported;
-  }
-  template <std::size_t X>
-    requires(N <= X)
-  static Extents<N> extents(const Extents<X>& x) {
-    Extents<N> last{};
-    for (std::size_t d = 0; d < N; ++d) last[d] = x[X - N + d];
-    return last;
-  }
-};
-
-}  // namespace rules
-
 namespace detail {
 
 template <class Missing>
@@ -97,13 +52,7 @@ template <std::size_t N, DistributedTensor X>
   using Rule = rules::SumLeading<N>;
   static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
                 "distx: sum_leading: the operand is Partial with an op other than Sum; redistribute it first");
-  return detail::applied<Rule>(
-      {"sum_leading", location},
-      [](auto stream, auto each, auto out) {
-        using detail::sum_of_rows;
-        sum_of_rows(stream, detail::as_matrix(each, detail::rank_of<X> - N), out.values());
-      },
-      x);
+  return detail::sum_leading<Rule, N>({"sum_leading", location}, x);
 }
 
 }  // namespace ops
