@@ -189,7 +189,7 @@ class Table {
  public:
   Table(distx::AnyConnector& connector, const NcclTable& how)
       : how_(how),
-        comm_(connector, {.stream = stream_.ref()}),
+        comm_(connector, {.stream = stream_.ref(), .blocking = true}),  // as the one of NCCL that it is compared with
         expected_(comm_.size()),
         send_(static_cast<std::size_t>(how.most / sizeof(float))),
         receive_(send_.size()) {

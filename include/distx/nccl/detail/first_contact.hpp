@@ -41,8 +41,9 @@ inline void connect_messages(NcclBackend& backend, const ErrorContext& context) 
   backend.messages_connected = true;
 }
 
-/// Loads distx's kernels, and connects the collectives, by a reduction (a tree or a ring) and a broadcast (always a
-/// ring), and the messages unless `connect_messages` is to do that later. Collective.
+/// Loads distx's kernels, and connects the collectives, by a reduction (a tree or a ring), a broadcast (always a ring)
+/// and an all-gather of what comparisons gather, and the messages unless `connect_messages` is to do that later.
+/// Collective.
 inline void connect_all(NcclBackend& backend, const ErrorContext& context) {
   const cuda::DeviceGuard guard(backend.device);
   backend.prepare_comparisons();
@@ -54,6 +55,12 @@ inline void connect_all(NcclBackend& backend, const ErrorContext& context) {
       comm->check(ncclAllReduce(number, number, 1, ncclInt32, ncclMax, comm->comm(), stream), "ncclAllReduce", context);
       comm->settle_before("ncclBroadcast", context);
       comm->check(ncclBroadcast(number, number, 1, ncclInt32, 0, comm->comm(), stream), "ncclBroadcast", context);
+      comm->settle_before("ncclAllGather", context);
+      const auto rank = static_cast<std::size_t>(comm->self.rank), size = static_cast<std::size_t>(comm->self.size);
+      std::byte* const records = comm->workspace(sizeof(CallRecord) * size);
+      comm->check(ncclAllGather(records + sizeof(CallRecord) * rank, records, sizeof(CallRecord), ncclUint8,
+                                comm->comm(), stream),
+                  "ncclAllGather", context);
     });
   }
   if (backend.options.connect_messages || backend.self().size == 1) connect_messages(backend, context);
