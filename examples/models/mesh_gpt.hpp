@@ -73,7 +73,6 @@ class MeshGpt {
   using Own = typename Split::tokens;
   using Stream = Tensor<3, typename Split::residual>;
   using Space = typename Split::space;
-  using Tokens = distx::DistTensor<Token, 2, Mesh, Own, Space>;
   using TransformerBlock = distx::layers::TransformerBlock<Weight, Split, Mlp>;
   using Block = std::conditional_t<Recompute, distx::layers::Recomputed<TransformerBlock>, TransformerBlock>;
   using OfBlock =
@@ -85,6 +84,8 @@ class MeshGpt {
  public:
   using Scalar = float;
   using Edge = Stream;  ///< between parts
+  /// The ids of this rank's tokens, or their targets, (sequences, length).
+  using Tokens = distx::DistTensor<Token, 2, Mesh, Own, Space>;
   using Table = typename Output::weight;
 
   /// The arguments of the last part's backward pass besides those of its blocks.
@@ -138,7 +139,7 @@ class MeshGpt {
   ///        sequences on ranks whose coordinates differ only on the model axis
   template <class Training>
   const Matrix<Scalar>& logits(std::span<const Token> tokens, std::size_t length, Training& training) {
-    auto stream = run(std::nullopt, tokens, length, training).stream;
+    auto stream = run(std::nullopt, of_tokens(tokens, length), training).stream;
     matrix_ = logits_of(run_head(std::move(stream), training));
     return matrix_;
   }
@@ -153,6 +154,25 @@ class MeshGpt {
     const double sum = std::accumulate(passed.losses.begin(), passed.losses.end(), 0.0);
     return {static_cast<Scalar>(sum / static_cast<double>(passed.losses.size())), std::move(passed.activations)};
   }
+  /// Computes the loss of each token. With a mesh on GPUs it is enqueued, and the host waits for nothing: a step of
+  /// this and `backward` can be captured.
+  /// @pre the model has all parts
+  template <class Training>
+  auto losses(Tokens ids, Tokens targets, Training& training) const {
+    return head_forward(run(std::nullopt, std::move(ids), training), std::move(targets), training);
+  }
+  /// Returns a tensor of this rank's sequences. Blocks the host until they are copied.
+  [[nodiscard]] Tokens of_tokens(std::span<const Token> tokens, std::size_t length) const {
+    check_tokens(shape_, tokens, length);
+    const distx::Extents<2> extents{tokens.size() / length * places(), length};
+    distx::DistTensor<Token, 2, Mesh, Own> own({mesh_, extents}, distx::uninitialized);
+    const auto to = own.view();
+    const auto order = Split::order(mesh_, length);
+    for (std::size_t b = 0; b < to.extent(0); ++b)
+      for (std::size_t t = 0; t < to.extent(1); ++t)
+        to(b, t) = tokens[b * length + order.position(own.offset()[1] + t)];
+    return distx::to_space<Space>(std::move(own));
+  }
   /// Adds `share` times the gradients of the loss of that forward pass.
   template <class Training>
   void backward(Activations kept, Training& training, Scalar share = 1) const {
@@ -166,14 +186,10 @@ class MeshGpt {
                       std::size_t length, Training& training) const {
     std::optional<Tokens> expected;
     if (part_.last()) expected.emplace(of_tokens(targets, length));  // first: the pass would delay its copy to a GPU
-    auto [ids, stream, blocks] = run(std::move(input), tokens, length, training);
-    if (!part_.last()) return {std::move(stream), {}, {std::move(ids), std::move(blocks)}};
-    auto layers = run_head(std::move(stream), training);
-    auto entropies = distx::ops::cross_entropy(std::get<2>(layers.kept()), *expected);
-    return {std::nullopt,
-            of_sequences(entropies.losses),
-            {std::move(ids), std::move(blocks),
-             Head{std::move(layers), *std::move(expected), std::move(entropies.log_sums)}}};
+    auto pass = run(std::move(input), of_tokens(tokens, length), training);
+    if (!part_.last()) return {std::move(pass.stream), {}, {std::move(pass.ids), std::move(pass.blocks)}};
+    auto [losses, kept] = head_forward(std::move(pass), *std::move(expected), training);
+    return {std::nullopt, of_sequences(losses), std::move(kept)};
   }
   /// Computes the gradient of this part's input, and of `share` times the loss those of its weights.
   /// @param gradient  of the output; none at the last part
@@ -288,21 +304,8 @@ class MeshGpt {
     for (double& sum : sums) sum /= static_cast<double>(losses.extent(1));
     return sums;
   }
-  /// A tensor of this rank's sequences.
-  Tokens of_tokens(std::span<const Token> tokens, std::size_t length) const {
-    check_tokens(shape_, tokens, length);
-    const distx::Extents<2> extents{tokens.size() / length * places(), length};
-    distx::DistTensor<Token, 2, Mesh, Own> own({mesh_, extents}, distx::uninitialized);
-    const auto to = own.view();
-    const auto order = Split::order(mesh_, length);
-    for (std::size_t b = 0; b < to.extent(0); ++b)
-      for (std::size_t t = 0; t < to.extent(1); ++t)
-        to(b, t) = tokens[b * length + order.position(own.offset()[1] + t)];
-    return distx::to_space<Space>(std::move(own));
-  }
   template <class Training>
-  Pass run(std::optional<Stream> input, std::span<const Token> tokens, std::size_t length, Training& training) const {
-    auto ids = of_tokens(tokens, length);
+  Pass run(std::optional<Stream> input, Tokens ids, Training& training) const {
     Stream stream = part_.first() ? Stream(embedding_->forward(ids, training)) : *std::exchange(input, {});
     std::vector<OfBlock> of_blocks;
     of_blocks.reserve(blocks_.size());
@@ -333,6 +336,15 @@ class MeshGpt {
     auto normal = distx::redistribute<typename Split::tokens>(norm_->forward(stream, training));
     auto logits = output_ ? output_->logits(normal, training) : embedding_->logits(normal, training);
     return OfHead(training, std::move(stream), std::move(normal), std::move(logits));
+  }
+  /// Returns the losses of all tokens.
+  template <class Training>
+  auto head_forward(Pass pass, Tokens targets, Training& training) const {
+    auto layers = run_head(std::move(pass.stream), training);
+    auto entropies = distx::ops::cross_entropy(std::get<2>(layers.kept()), targets);
+    return distx::layers::Forward{std::move(entropies.losses), Activations{std::move(pass.ids), std::move(pass.blocks),
+                                                                           Head{std::move(layers), std::move(targets),
+                                                                                std::move(entropies.log_sums)}}};
   }
   template <class Training, class TableTraining>
   Stream head_backward(Head head, Training& training, TableTraining& of_table, Scalar share) const {

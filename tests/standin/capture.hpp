@@ -28,6 +28,7 @@ struct Capture {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   std::vector<Node> nodes;
   std::map<const Stream*, Branch> branches;
+  std::set<void*> memory;  ///< that nodes allocate and none frees yet
   bool invalid = false;
 };
 

@@ -16,6 +16,8 @@ struct Graph {
   std::vector<Node> nodes;
   std::vector<std::shared_ptr<Stream>> streams;  ///< of an instance
   std::map<const Stream*, std::size_t> stream_of;
+  bool keeps_memory = false;  ///< allocates memory that it does not free, so it can be launched once
+  bool launched = false;
   Point last;  ///< of an instance: two launches of it do not overlap
 };
 
@@ -148,6 +150,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
     require(joined(*capture), cudaErrorStreamCaptureUnjoined);
     const std::lock_guard lock(all().mutex);
     *graph = reinterpret_cast<cudaGraph_t>(Graphs::first_graph + 16 * ++all().number);
+    all().graphs[*graph].keeps_memory = !capture->memory.empty();
     all().graphs[*graph].nodes = std::move(capture->nodes);
   });
 }
@@ -191,6 +194,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_handle) 
     const auto stream = stream_of(stream_handle, current_device());
     const std::lock_guard lock(all().mutex);
     const std::shared_ptr<Graph> graph = all().of(handle);
+    require(!graph->keeps_memory || !std::exchange(graph->launched, true), cudaErrorInvalidValue);
     const Point begin = enqueue(stream, [] {}, {graph->last});
     std::vector<Point> points;
     for (const Node& node : graph->nodes) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 
+#include "standin/capture.hpp"
 #include "standin/device.hpp"
 #include "standin/memory.hpp"
 #include "standin/runtime.hpp"
@@ -32,14 +33,49 @@ Pool& default_pool(int device) {
   return (*pools)[static_cast<std::size_t>(device)];
 }
 
+/// Memory of an allocation that was captured, which exists at one address as long as a graph or an instance of it.
+struct GraphMemory {
+  void* begin;
+  std::size_t bytes;
+  Pool* pool;
+
+  GraphMemory(void* at, std::size_t size, Pool* from) : begin(at), bytes(size), pool(from) {}
+  GraphMemory(const GraphMemory&) = delete;
+  GraphMemory& operator=(const GraphMemory&) = delete;
+  ~GraphMemory() {
+    release(begin, forget(begin));
+    pool->used -= bytes;
+  }
+};
+
 void* allocate_in_order(Pool& pool, std::size_t bytes, const std::shared_ptr<Stream>& stream) {
   if (bytes == 0) return nullptr;
   void* const begin = allocate(pool.device, bytes, alignment, &pool);
   require(begin != nullptr, cudaErrorMemoryAllocation);
   if (const std::uint64_t used = pool.used += bytes; pool.reserved < used) pool.reserved = used;
+  std::shared_ptr<GraphMemory> of_graph;  // the node owns it
+  {
+    const std::lock_guard lock(capture_mutex());
+    if (const auto capture = capture_of(*stream)) {
+      of_graph = std::make_shared<GraphMemory>(begin, bytes, &pool);
+      capture->memory.insert(begin);
+    }
+  }
   // Writes of another stream before this point are lost.
-  enqueue(stream, [=] { std::memset(begin, poison_of_new, bytes); });
+  enqueue(stream, [=] {
+    static_cast<void>(of_graph);
+    std::memset(begin, poison_of_new, bytes);
+  });
   return begin;
+}
+
+/// Whether a capture frees what it has allocated. A graph that freed other memory could be launched once only.
+bool freed_in_capture(const Stream& stream, void* memory) {
+  const std::lock_guard lock(capture_mutex());
+  const auto capture = capture_of(stream);
+  if (capture == nullptr) return false;
+  require(capture->memory.erase(memory) == 1, cudaErrorStreamCaptureUnsupported);
+  return true;
 }
 
 }  // namespace
@@ -92,6 +128,9 @@ cudaError_t cudaFreeAsync(void* memory, cudaStream_t handle) {
     if (memory == nullptr) return;
     const Place where = place(memory);
     require(where.kind == Kind::device && where.begin == memory && where.pool != nullptr, cudaErrorInvalidValue);
+    if (freed_in_capture(*stream, memory))
+      return static_cast<void>(
+          enqueue(stream, [=, bytes = where.left] { std::memset(memory, poison_of_freed, bytes); }));
     const std::size_t bytes = forget(memory);
     enqueue(stream, [=, pool = where.pool] {
       std::memset(memory, poison_of_freed, bytes);

@@ -482,6 +482,47 @@ TEST_CASE("a captured step runs at each launch, in the captured order") {
   CHECK(live() == before);
 }
 
+TEST_CASE(
+    "memory that a capture allocates and frees is the graph's, at each launch, and must be freed to be launched "
+    "again") {
+  const OwnStream stream;
+  const Array<int> array(size);
+  cudaMemPool_t pool = nullptr;
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location.type = cudaMemLocationTypeDevice;
+  REQUIRE(cudaMemPoolCreate(&pool, &properties) == cudaSuccess);
+  const Live before = live();
+  void* outside = nullptr;
+  REQUIRE(cudaMallocFromPoolAsync(&outside, 4, pool, stream) == cudaSuccess);
+  for (const bool frees : {true, false}) {
+    CAPTURE(frees);
+    REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed) == cudaSuccess);
+    void* memory = nullptr;
+    REQUIRE(cudaMallocFromPoolAsync(&memory, size * sizeof(int), pool, stream) == cudaSuccess);
+    REQUIRE(cudaMemcpyAsync(array.data(), memory, size * sizeof(int), cudaMemcpyDeviceToDevice, stream) == cudaSuccess);
+    REQUIRE(cudaMemsetAsync(memory, 1, size * sizeof(int), stream) == cudaSuccess);
+    if (frees) CHECK(cudaFreeAsync(memory, stream) == cudaSuccess);
+    CHECK(cudaFreeAsync(outside, stream) == cudaErrorStreamCaptureUnsupported);
+    cudaGraph_t graph = nullptr;
+    REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+    cudaGraphExec_t instance = nullptr;
+    REQUIRE(cudaGraphInstantiate(&instance, graph, 0) == cudaSuccess);
+    for (int launch = 0; launch < 2; ++launch) {
+      CHECK((cudaGraphLaunch(instance, stream) == cudaSuccess) == (frees || launch == 0));
+      stream.synchronize();
+      CHECK(array.download() == std::vector<int>(size, static_cast<int>(0xCBCBCBCB)));  // new again
+    }
+    CHECK(cudaGraphExecDestroy(instance) == cudaSuccess);
+    CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+  }
+  CHECK(cudaFreeAsync(outside, stream) == cudaSuccess);
+  stream.synchronize();
+  while (live().streams > before.streams) std::this_thread::yield();
+  CHECK(live() == before);
+  CHECK(cudaMemPoolDestroy(pool) == cudaSuccess);
+}
+
 TEST_CASE("queries are refused while a stream is captured in the global mode, unless the thread's mode is relaxed") {
   const OwnStream captured, other;
   const OwnEvent event;

@@ -2,6 +2,7 @@
 #pragma once
 #include "distx/core/detail/revoke_on_exception.hpp"
 #include "distx/core/detail/shortest.hpp"
+#include "distx/memory/detail/captured_work.hpp"
 #include "distx/parallel/detail/engine/checks/check_training.hpp"
 #include "distx/parallel/detail/engine/checks/consistency.hpp"
 #include "distx/parallel/tensor_gradient.hpp"
@@ -167,6 +168,18 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
     };
     guarded([&] { hold(weight), (hold(more), ...); });
     return all;
+  }
+
+  /// Captures the step that `f` makes in a CUDA graph, on the mesh's stream. Collective over the mesh. Gradients that
+  /// are Partial, and layers that communicate, are captured with it. @see DataParallel::capture
+  void capture(const std::function<void()>& f, const here& location = here::current()) {
+    static_assert(detail::CapturedWork<space>::available,
+                  "distx::MeshParallel: only steps on GPUs can be captured; add the policy On<Cuda>");
+    this->engine_->capture(f, mesh_.stream, location);
+  }
+  /// Enqueues the captured step on the mesh's stream. Collective over the mesh. @see DataParallel::replay
+  void replay(const StepOptions& options, const here& location = here::current()) {
+    this->engine_->replay(options, mesh_.stream, location);
   }
 
   /// Begins to keep copies of the state in `copies`, and continues from those that are there: of an earlier training,

@@ -3,6 +3,9 @@
 // The templates of parallel/ in the compiled form. DISTX_COMPILED is `extern` where they are declared, and nothing
 // where they are defined.
 #include "distx/optim/adamw.hpp"
+#include "distx/optim/lamb.hpp"
+#include "distx/optim/mixed.hpp"
+#include "distx/optim/muon.hpp"
 #include "distx/optim/sgd.hpp"
 #include "distx/parallel/data_parallel.hpp"
 #include "distx/parallel/exponential_average.hpp"

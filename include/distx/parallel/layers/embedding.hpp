@@ -114,7 +114,7 @@ class ParallelEmbedding : private ParallelOutput<T, Split> {
     f(tokens());
     f(positions_);
   }
-  using Output::tokens;
+  [[nodiscard]] const auto& tokens() const noexcept { return Output::tokens(); }
 
   /// Returns (batch, length, width) in the residual layout, from ids (batch, length). Collective over the model axis.
   /// @throws InvalidArgument on every rank if the length exceeds the context
