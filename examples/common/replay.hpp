@@ -95,7 +95,7 @@ class Replay : public distx::detail::Decorator<distx::FakeCommunicator> {
       state->left = state->time();
     }
     void failed() noexcept {}
-    void let_go() { done(); }
+    void abandoned() { done(); }
   };
   struct Started : distx::DecoratedPending<distx::Pending<distx::Host>, Hook> {
     using Inner = distx::DecoratedPending<distx::Pending<distx::Host>, Hook>;

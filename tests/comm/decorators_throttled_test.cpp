@@ -92,7 +92,7 @@ TEST_CASE("an asynchronous call completes at the end of the link's time, whether
 
   CHECK(duration_of([&] { distx::start_broadcast(comm, values, 0).wait(); }) >= once);
   CHECK(duration_of([&] { distx::start_broadcast(comm, values, 0).wait(distx::HostStream{}); }) >= once);
-  CHECK(duration_of([&] { auto let_go = distx::start_broadcast(comm, values, 0); }) >= once);
+  CHECK(duration_of([&] { auto abandoned = distx::start_broadcast(comm, values, 0); }) >= once);
 }
 
 TEST_CASE("a moved Pending keeps its time; a Pending that is assigned to waits first") {

@@ -315,7 +315,7 @@ TEST_CASE("destroying a Pending during unwinding revokes the communicator") {
 TEST_CASE("the error of an asynchronous call that is not waited for is thrown by the next call") {
   const auto all = outcomes(2, [](Comm& comm) {
     std::vector<float> values(comm.rank() == 0 ? 3 : 4);
-    { auto let_go = distx::start_all_reduce(comm, values, distx::sum); }
+    { auto abandoned = distx::start_all_reduce(comm, values, distx::sum); }
     distx::barrier(comm);
   });
   CHECK_MESSAGE(all_say(all, "RevokedError", "passes"), text_of(all));
@@ -345,7 +345,7 @@ TEST_CASE("destroying a started list whose op throws a non-exception makes the n
   };
   const auto all = outcomes(2, [](Comm& comm) {
     std::vector<std::vector<int>> list(2, std::vector<int>(10));
-    { auto let_go = distx::start_all_reduce(comm, list, list, Thrower{}); }
+    { auto abandoned = distx::start_all_reduce(comm, list, list, Thrower{}); }
     distx::barrier(comm);
   });
   CHECK_MESSAGE(all_say(all, "RevokedError", " revoked the communicator: "), text_of(all));

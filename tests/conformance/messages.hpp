@@ -172,7 +172,7 @@ struct Pendings {
     findings.same(values, expected, "all_reduce that was tested");
 
     values.assign(100, 1.0f);
-    { auto let_go = distx::start_all_reduce(comm, values, distx::sum); }
+    { auto abandoned = distx::start_all_reduce(comm, values, distx::sum); }
     findings.same(values, expected, "all_reduce let go");
 
     values.assign(100, 1.0f);

@@ -46,7 +46,7 @@ static_assert(!Connector<ConstBytes> && !Connector<Pinned> && !Connector<int>);
 static_assert(!std::is_copy_constructible_v<distx::AnyConnector>);
 
 template <Connector C>
-void check_laws(C& connector, Wrong& wrong) {
+void check_invariants(C& connector, Wrong& wrong) {
   const int rank = connector.rank(), size = connector.size();
   wrong.unless(rank >= 0 && rank < size);
   wrong.unless(connector.local_rank() >= 0 && connector.local_rank() < connector.local_size());
@@ -62,7 +62,7 @@ void check_laws(C& connector, Wrong& wrong) {
 TEST_CASE("SelfConnector satisfies the Connector contract with one rank") {
   distx::SelfConnector self;
   Wrong wrong;
-  check_laws(self, wrong);
+  check_invariants(self, wrong);
   CHECK(wrong.count() == 0);
   CHECK(self.size() == 1);
   CHECK_THROWS_WITH_AS(self.broadcast({}, 1),
@@ -81,7 +81,7 @@ TEST_CASE("ThreadConnector satisfies the Connector contract") {
     distx::spawn(size, [&](distx::ThreadConnector& connector) {
       wrong.unless(connector.size() == size && connector.local_size() == size);
       wrong.unless(connector.local_rank() == connector.rank() && connector.root_rank() == 0);
-      for (int round = 0; round < 20; ++round) check_laws(connector, wrong);
+      for (int round = 0; round < 20; ++round) check_invariants(connector, wrong);
     });
     CHECK(wrong.count() == 0);
   }
@@ -146,7 +146,7 @@ TEST_CASE("nested ranks satisfy the Connector contract") {
           wrong.unless(product.size() == outer_size * inner_size);
           wrong.unless(product.rank() / inner_size == outer.rank());
           wrong.unless(product.local_size() == product.size() && product.local_rank() == product.rank());
-          for (int round = 0; round < 10; ++round) check_laws(product, wrong);
+          for (int round = 0; round < 10; ++round) check_invariants(product, wrong);
         });
       });
       CHECK(wrong.count() == 0);
@@ -170,11 +170,11 @@ TEST_CASE("AnyConnector forwards to the connector it holds") {
     distx::AnyConnector any(connector);
     wrong.unless(any.rank() == connector.rank() && any.size() == 3 && any.local_size() == 3);
     wrong.unless(any.local_rank() == connector.rank() && any.root_rank() == 0);
-    check_laws(any, wrong);
+    check_invariants(any, wrong);
     wrong.unless(any.target<distx::ThreadConnector>() != nullptr);
     wrong.unless(any.target<distx::SelfConnector>() == nullptr);
     auto moved = std::move(any);
-    check_laws(moved, wrong);
+    check_invariants(moved, wrong);
   });
   CHECK(wrong.count() == 0);
 }

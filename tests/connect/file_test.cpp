@@ -23,7 +23,7 @@ using test::expect;
 using test::Messages;
 using test::NewFolder;
 
-void check_laws(FileConnector& connector) {
+void check_invariants(FileConnector& connector) {
   const int rank = connector.rank(), size = connector.size();
   expect(connector.local_rank() == rank && connector.local_size() == size, "local");
   expect(connector.root_rank() == 0, "root");
@@ -50,7 +50,7 @@ std::string hello_of(const std::string& word, int size, const file::Process& pro
 }
 
 /// The files of an earlier job that was killed: after its ranks had joined, or before.
-void leave_a_wreck(const std::filesystem::path& path, int size, bool joined) {
+void leave_abandoned_files(const std::filesystem::path& path, int size, bool joined) {
   const auto outer = open_folder(path);
   const std::string word = distx::detail::posix::random_name(32);
   const auto inner = outer.make_inside("run-" + word);
@@ -80,7 +80,7 @@ TEST_CASE("ranks in a folder satisfy the Connector contract and leave no files")
     for (const char* run : {"first", "second"})
       CHECK_MESSAGE(each_in(folder.path(), size,
                             [](FileConnector& connector) {
-                              for (int round = 0; round < 3; ++round) check_laws(connector);
+                              for (int round = 0; round < 3; ++round) check_invariants(connector);
                             }) == Messages(static_cast<std::size_t>(size)),
                     run);
     CHECK(folder.empty());
@@ -94,7 +94,7 @@ TEST_CASE("rank 0 makes a missing folder, whichever rank is first, and the last 
     CHECK(each(2, [&](int rank) {
             if (rank == late) std::this_thread::sleep_for(milliseconds(30));
             FileConnector connector(inner, rank, 2, {.deadline = seconds(60)});
-            check_laws(connector);
+            check_invariants(connector);
           }) == Messages(2));
     CHECK(!std::filesystem::exists(inner));
   }
@@ -158,7 +158,7 @@ TEST_CASE("calls that differ throw MismatchError on every rank, and the ranks st
                    "rank 0 calls broadcast of 4 bytes from rank 0, rank 1 barrier");
           mismatch([&] { connector.broadcast({}, 3); }, "invalid root 3", true);
           mismatch([&] { connector.all_gather({bytes, 2}, {received, 5}); }, "receive has 5 bytes", true);
-          check_laws(connector);
+          check_invariants(connector);
         }) == Messages(3));
   CHECK(thrown == 18);
 }
@@ -256,13 +256,13 @@ TEST_CASE("files of an earlier job are never used") {
   for (const int size : {2, 3}) {
     for (const int late : {0, 1}) {
       const NewFolder folder;
-      leave_a_wreck(folder.path(), size, true);
-      leave_a_wreck(folder.path(), 4, true);
-      leave_a_wreck(folder.path(), size, false);
+      leave_abandoned_files(folder.path(), size, true);
+      leave_abandoned_files(folder.path(), 4, true);
+      leave_abandoned_files(folder.path(), size, false);
       CHECK(each(size, [&](int rank) {
               if (rank == late) std::this_thread::sleep_for(milliseconds(30));
               FileConnector connector(folder.path(), rank, size, {.deadline = seconds(60)});
-              check_laws(connector);
+              check_invariants(connector);
             }) == Messages(static_cast<std::size_t>(size)));
       CHECK(!std::filesystem::exists(folder.path() / "run"));
     }
@@ -282,7 +282,7 @@ TEST_CASE("the offer of an earlier job's rank 0 on another host is replaced by t
   CHECK(each(2, [&](int rank) {
           if (rank == 0) std::this_thread::sleep_for(milliseconds(50));  // rank 1 answers the old one first
           FileConnector connector(folder.path(), rank, 2, {.deadline = seconds(60)});
-          check_laws(connector);
+          check_invariants(connector);
         }) == Messages(2));
 }
 
@@ -299,7 +299,7 @@ TEST_CASE("ranks of an earlier job on another host are not taken for a second pr
           if (rank == 0)  // rank 1 finds the old one first
             distx::detail::wait_until(seconds(20), [&] { return old.has("trouble"); }, [] { return false; });
           FileConnector connector(folder.path(), rank, 2, {.deadline = seconds(20)});
-          check_laws(connector);
+          check_invariants(connector);
         }) == Messages(2));
 }
 

@@ -84,7 +84,7 @@ TEST_CASE("frames are read as they were written, in pieces of any size, and malf
   CHECK((longer.text().empty() && !longer.valid()));
 }
 
-void check_laws(TcpConnector& connector) {
+void check_invariants(TcpConnector& connector) {
   const int rank = connector.rank(), size = connector.size();
   expect(connector.local_rank() == rank && connector.local_size() == size, "local");
   expect(connector.root_rank() == 0, "root");
@@ -102,7 +102,7 @@ TEST_CASE("ranks over TCP satisfy the Connector contract, with a token and witho
     for (const char* token : {"", "secret"})
       CHECK(each_over_tcp(size,
                           [](TcpConnector& connector) {
-                            for (int round = 0; round < 5; ++round) check_laws(connector);
+                            for (int round = 0; round < 5; ++round) check_invariants(connector);
                           },
                           {.deadline = seconds(60), .token = token}) == Messages(static_cast<std::size_t>(size)));
 }
@@ -113,7 +113,7 @@ TEST_CASE("a rank that starts late joins, whichever it is") {
     CHECK(each(3, [&](int rank) {
             if (rank == late) std::this_thread::sleep_for(milliseconds(50));
             TcpConnector connector("127.0.0.1", port, rank, 3, {.deadline = seconds(60)});
-            check_laws(connector);
+            check_invariants(connector);
           }) == Messages(3));
   }
 }
@@ -371,7 +371,7 @@ TEST_CASE("strangers that say nothing, send garbage or leave neither stop nor de
       }
       TcpConnector connector("127.0.0.1", port, rank, 4, options);
       for (int round = 0; round < 5; ++round) {
-        check_laws(connector);
+        check_invariants(connector);
         if (rank == 3) open.push_back(stranger(port));
       }
     });
@@ -459,7 +459,7 @@ TEST_CASE("a hundred thousand damaged frames that are thrown at a live job have 
       TcpConnector connector("127.0.0.1", port, rank, 3, {.deadline = seconds(60)});
       ++joined;
       for (;;) {
-        check_laws(connector);
+        check_invariants(connector);
         if (distx::broadcast_value(connector, over.load(), 0)) break;
       }
       for (std::uint64_t identity = 0; identity < 10; ++identity)
@@ -499,7 +499,7 @@ TEST_CASE("a process that joins a job that has all its ranks is refused, and the
             another = error_of<distx::ConnectError>(
                 [&] { TcpConnector("127.0.0.1", port, 1, 5, {.deadline = seconds(20)}); });
           }
-          check_laws(connector);
+          check_invariants(connector);
         }) == Messages(2));
   CHECK(contains(extra, "two processes have rank 1 (pid "));
   CHECK(contains(another, "rank 1 expects 5 ranks, rank 0 expects 2"));

@@ -13,7 +13,7 @@
 
 #include "distx/dlpack.hpp"
 #include "distx/tensor/tensor_ref.hpp"
-#include "words_thrown.hpp"
+#include "message_thrown.hpp"
 
 namespace dlpack = distx::dlpack;
 
@@ -83,7 +83,7 @@ template <class T = distx::AnyElement, class Space = distx::Host, class Change>
 std::string refusal(Change change) {
   Foreign<> foreign;
   change(foreign);
-  const auto words = test::words_thrown<distx::InvalidArgument>(
+  const auto words = test::message_thrown<distx::InvalidArgument>(
       [&] { std::ignore = dlpack::from_dlpack<T, Space>(&foreign.managed); });
   CHECK(foreign.deleted == 1);
   return words;
@@ -304,7 +304,7 @@ TEST_CASE("from_dlpack refuses another major version, of which it reads the dele
           foreign.managed.dl_tensor = {};
         }) == "distx: from_dlpack: the tensor has version 2 of DLPack; ask for version 1");
   dlpack::DLManagedTensor* const none = nullptr;
-  CHECK(contains(test::words_thrown<distx::InvalidArgument>([&] { std::ignore = dlpack::from_dlpack(none); }),
+  CHECK(contains(test::message_thrown<distx::InvalidArgument>([&] { std::ignore = dlpack::from_dlpack(none); }),
                  "the managed tensor is null"));
 }
 
@@ -371,14 +371,14 @@ TEST_CASE("to_dlpack gives memory of a GPU with its number") {
   const auto managed = dlpack::to_dlpack(elements, {}, nullptr, 2);
   CHECK(managed->dl_tensor.device.device_type == 2);
   CHECK(managed->dl_tensor.device.device_id == 2);
-  CHECK(test::words_thrown<distx::InvalidArgument>([&] { std::ignore = dlpack::to_dlpack(elements, {}, nullptr); }) ==
+  CHECK(test::message_thrown<distx::InvalidArgument>([&] { std::ignore = dlpack::to_dlpack(elements, {}, nullptr); }) ==
         "distx: to_dlpack: pass the number of the GPU whose memory it is");
 }
 
 TEST_CASE("to_dlpack refuses a shape of another number of elements, one that overflows, and elements of type bytes") {
   const auto owner = std::make_shared<std::vector<float>>(6);
   const auto refused = [&](auto span, std::vector<std::size_t> shape) {
-    return test::words_thrown<distx::InvalidArgument>([&] { std::ignore = dlpack::to_dlpack(span, shape, owner); });
+    return test::message_thrown<distx::InvalidArgument>([&] { std::ignore = dlpack::to_dlpack(span, shape, owner); });
   };
   const distx::Span<float> six(*owner);
   CHECK(refused(six, {2, 4}) == "distx: to_dlpack: a tensor of shape (2, 4) has 8 elements, but the span has 6");

@@ -139,7 +139,7 @@ void compare(C& comm, distx::DataParallelOptions options, bool requests_first = 
 /// Whether the call throws an InvalidState whose message has this word.
 template <class F>
 bool refused(F&& f, const std::string& word) {
-  return test::words_thrown<distx::InvalidState>(std::forward<F>(f)).find(word) != std::string::npos;
+  return test::message_thrown<distx::InvalidState>(std::forward<F>(f)).find(word) != std::string::npos;
 }
 
 }  // namespace
@@ -273,7 +273,7 @@ TEST_CASE("messages, reductions on the host and waits of the host are refused wh
       std::string words;
       try {
         distx::detail::CapturedWork<Cuda>(
-            stream, [&] { words = test::words_thrown<distx::InvalidState>([&] { f(comm, values, stream); }); });
+            stream, [&] { words = test::message_thrown<distx::InvalidState>([&] { f(comm, values, stream); }); });
       } catch (const distx::BackendError&) {  // a stream that does not join the captured one again
       }
       CHECK_MESSAGE(words.find(word) != std::string::npos, words);

@@ -19,7 +19,7 @@ using distx::Cuda;
 using nccl_test::on_gpu;
 using nccl_test::on_host;
 using nccl_test::on_ranks;
-using test::words_thrown;
+using test::message_thrown;
 
 namespace {
 
@@ -60,7 +60,7 @@ TEST_CASE("NcclOptions set the fields of ncclConfig_t, and shared resources are 
   CHECK(config.splitShare == NCCL_CONFIG_UNDEF_INT);
   CHECK(setenv("NCCL_COMM_SPLIT_SHARE_RESOURCES", "1", 1) == 0);
   const auto words =
-      words_thrown<distx::InvalidArgument>([] { (void)distx::nccl::detail::config_of({}, false, nowhere); });
+      message_thrown<distx::InvalidArgument>([] { (void)distx::nccl::detail::config_of({}, false, nowhere); });
   CHECK(unsetenv("NCCL_COMM_SPLIT_SHARE_RESOURCES") == 0);
   CHECK(words.find("NCCL_COMM_SPLIT_SHARE_RESOURCES is 1: ") != std::string::npos);
   CHECK(config.trafficClass == 7);
@@ -74,7 +74,7 @@ TEST_CASE("NcclOptions set the fields of ncclConfig_t, and shared resources are 
 TEST_CASE("one hardware queue for all streams is refused") {
   CHECK(setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1) == 0);
   const auto words =
-      words_thrown<distx::InvalidArgument>([] { (void)distx::nccl::detail::config_of({}, false, nowhere); });
+      message_thrown<distx::InvalidArgument>([] { (void)distx::nccl::detail::config_of({}, false, nowhere); });
   CHECK(unsetenv("CUDA_DEVICE_MAX_CONNECTIONS") == 0);
   CHECK(words.find("set 8 to 32") != std::string::npos);
 }
@@ -300,7 +300,7 @@ TEST_CASE("messages pass each other and a barrier, in a group and outside; tags 
     posted.wait();
     expect(on_host(got)[0] == left, "a receive before a barrier");
     connector.barrier();  // since the first error is everybody's
-    const auto words = words_thrown<distx::Error>([&] { distx::send(comm, mine, right, 3); });
+    const auto words = message_thrown<distx::Error>([&] { distx::send(comm, mine, right, 3); });
     expect(words.find("NCCL has no tags") != std::string::npos, "tag: " + words);
   });
 }
@@ -344,7 +344,7 @@ TEST_CASE("messages can be connected later, by a collective call" * nccl_test::n
     if (connected.rank() == 1) distx::receive(connected, message, 0);
     expect(on_host(message)[9] == 0, "what was received");
     connector.barrier();
-    const auto words = words_thrown<distx::Error>([&] { distx::send(comm, message, 1 - comm.rank()); });
+    const auto words = message_thrown<distx::Error>([&] { distx::send(comm, message, 1 - comm.rank()); });
     expect(words.find("connect_messages") != std::string::npos, words);
   });
 }
@@ -380,18 +380,18 @@ TEST_CASE("a group rejects blocking calls, new communicators and waiting") {
     distx::Buffer<short, Cuda> shorts(10);
     distx::Buffer<float, Cuda> floats(10);
     const distx::NcclGroup group;
-    auto words = words_thrown<distx::InvalidState>([&] { distx::all_reduce(comm, floats, distx::sum); });
+    auto words = message_thrown<distx::InvalidState>([&] { distx::all_reduce(comm, floats, distx::sum); });
     expect(words.find("blocking call inside an NcclGroup") != std::string::npos, words);
-    words = words_thrown<distx::InvalidState>([&] { (void)fourth.split(0, 0); });
+    words = message_thrown<distx::InvalidState>([&] { (void)fourth.split(0, 0); });
     expect(words.find("blocking call inside an NcclGroup") != std::string::npos, words);
-    words = words_thrown<distx::InvalidState>([&] { auto p = distx::start_all_reduce(other, shorts, distx::sum); });
+    words = message_thrown<distx::InvalidState>([&] { auto p = distx::start_all_reduce(other, shorts, distx::sum); });
     expect(words.find("outside the NcclGroup") != std::string::npos, words);
-    words = words_thrown<distx::InvalidState>([&] { const distx::NcclCommunicator sixth(connector); });
+    words = message_thrown<distx::InvalidState>([&] { const distx::NcclCommunicator sixth(connector); });
     expect(words.find("cannot be made inside an NcclGroup") != std::string::npos, words);
     auto pending = distx::start_all_reduce(third, floats, distx::sum);
-    words = words_thrown<distx::InvalidState>([&] { auto p = distx::start_all_reduce(blocks, floats, distx::sum); });
+    words = message_thrown<distx::InvalidState>([&] { auto p = distx::start_all_reduce(blocks, floats, distx::sum); });
     expect(words.find("differ in NcclOptions::blocking") != std::string::npos, words);
-    words = words_thrown<distx::InvalidState>([&] { pending.wait(); });
+    words = message_thrown<distx::InvalidState>([&] { pending.wait(); });
     expect(words.find("at the end of the group") != std::string::npos, words);
   });
 }
@@ -437,12 +437,12 @@ TEST_CASE("allocate returns zeros, and rejects sizes that differ or do not fit")
     distx::start_all_reduce(comm, used, distx::sum, stream).wait(stream);
     used = {};
     if (comm.size() == 1) return;
-    const auto words = words_thrown<distx::Error>([&] { (void)comm.allocate<float>(comm.rank() == 1 ? 5u : 6u); });
+    const auto words = message_thrown<distx::Error>([&] { (void)comm.allocate<float>(comm.rank() == 1 ? 5u : 6u); });
     expect(words.find("asks for") != std::string::npos || words.find("revoked") != std::string::npos, words);
   });
   on_ranks(1, [](auto& connector) {
     distx::NcclCommunicator comm(connector);
-    const auto words = words_thrown<distx::MemoryError>([&] { (void)comm.allocate<float>(std::size_t{1} << 44); });
+    const auto words = message_thrown<distx::MemoryError>([&] { (void)comm.allocate<float>(std::size_t{1} << 44); });
     expect(words.find("no GPU memory for 70368744177664 bytes") != std::string::npos, words);
   });
 }
@@ -493,7 +493,7 @@ TEST_CASE("wait throws what a custom op threw, and the communicator is revoked" 
         ++thrown;  // the other rank was first
       }
       connector.barrier();
-      expect(!words_thrown<distx::RevokedError>([&] { distx::barrier(comm); }).empty(), "revoked");
+      expect(!message_thrown<distx::RevokedError>([&] { distx::barrier(comm); }).empty(), "revoked");
       connector.barrier();
     }
   });
@@ -525,8 +525,8 @@ TEST_CASE("NcclOptions::blocking gives the same results") {
 TEST_CASE("shrink without a failure waits for the calls in flight" * nccl_test::needs_gpus(3)) {
   on_ranks(3, [](auto& connector) {
     distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20)});
-    expect(!words_thrown<distx::InvalidArgument>([&] { (void)comm.shrink({7}); }).empty(), "no such rank");
-    expect(!words_thrown<distx::InvalidArgument>([&] { (void)comm.shrink({comm.rank()}); }).empty(), "this rank");
+    expect(!message_thrown<distx::InvalidArgument>([&] { (void)comm.shrink({7}); }).empty(), "no such rank");
+    expect(!message_thrown<distx::InvalidArgument>([&] { (void)comm.shrink({comm.rank()}); }).empty(), "this rank");
     // The last rank to come does its part of these while the others make a smaller communicator already.
     auto under_way = on_gpu(std::vector<float>(64, 1.0f));
     std::vector<distx::Pending<distx::Cuda>> pending;

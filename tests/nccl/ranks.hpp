@@ -10,8 +10,8 @@
 #include "distx/comm/point_to_point.hpp"
 #include "distx/comm/reductions.hpp"
 #include "distx/threads.hpp"
+#include "message_thrown.hpp"
 #include "needs.hpp"
-#include "words_thrown.hpp"
 
 // Ranks that are threads with a GPU each, and copies to and from their memory.
 namespace nccl_test {

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "cuda/gate.hpp"
+#include "message_thrown.hpp"
 #include "nccl/gpu_ranks.hpp"
-#include "words_thrown.hpp"
 
 // The ranks of the tests of tensors on GPUs: threads, each with a GPU, or the processes that a launcher has started, as
 // a mesh of two axes; and the same ranks as a mesh of the host's memory, whose results are what the GPUs' must be.
@@ -79,6 +79,6 @@ bool same(const X& on_gpu, const Y& on_host) {
 }
 
 using test::Gate;
-using test::words_thrown;
+using test::message_thrown;
 
 }  // namespace gpu_meshes

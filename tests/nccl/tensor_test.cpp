@@ -259,7 +259,7 @@ TEST_CASE("start_redistribute runs after one stream, and another can wait for it
       third.synchronize();
       CHECK(gpu_meshes::same_bits(Span<const float>(here), expected.local()));
       CHECK(same(y, expected));
-      { auto let_go = distx::start_redistribute<Shard<0, Model>>(x, third); }
+      { auto abandoned = distx::start_redistribute<Shard<0, Model>>(x, third); }
     };
     check(std::type_identity<Layout<Shard<0, Data>>>());
     check(std::type_identity<Layout<Shard<1, Data>>>());
@@ -329,18 +329,18 @@ TEST_CASE("errors name the operation and the shapes") {
     const auto says = [](const std::string& words, const char* part) {
       CHECK_MESSAGE(words.find(part) != std::string::npos, words);
     };
-    says(gpu_meshes::words_thrown([&] { (void)distx::ops::map(x, [](float value) { return value + 1; }); }),
+    says(gpu_meshes::message_thrown([&] { (void)distx::ops::map(x, [](float value) { return value + 1; }); }),
          "register a custom function there by distx::cuda::register_function");
     const auto on_host = distx::zeros<float>(rank.gpus, extents);
-    says(gpu_meshes::words_thrown([&] { (void)distx::redistribute<Shard<0, Data>>(on_host); }),
+    says(gpu_meshes::message_thrown([&] { (void)distx::redistribute<Shard<0, Data>>(on_host); }),
          "the mesh's communicator moves cuda memory, not host memory");
     const auto on_gpu = distx::zeros<float, Cuda>(rank.host, extents);
-    says(gpu_meshes::words_thrown([&] { (void)distx::redistribute<Shard<0, Data>>(on_gpu); }),
+    says(gpu_meshes::message_thrown([&] { (void)distx::redistribute<Shard<0, Data>>(on_gpu); }),
          "the mesh's communicator moves host memory, not cuda memory");
     auto small = distx::zeros<float, Cuda>(rank.gpus, {5, 6});
-    says(gpu_meshes::words_thrown([&] { distx::redistribute(x, small); }),
+    says(gpu_meshes::message_thrown([&] { distx::redistribute(x, small); }),
          "the source has extents 5 x 7, the target 5 x 6");
-    says(gpu_meshes::words_thrown([&] { (void)distx::from_local(rank.gpus, distx::Extents<2>{5, 6}, x.local()); }),
+    says(gpu_meshes::message_thrown([&] { (void)distx::from_local(rank.gpus, distx::Extents<2>{5, 6}, x.local()); }),
          "got 35 values, this rank's part of 5 x 6 is 5 x 6");
   });
 }

@@ -102,7 +102,7 @@ TEST_CASE("the trace contains every rank's calls, blocking and asynchronous") {
       while (!first.test()) std::this_thread::yield();
       first.wait();
       first.wait();
-      { auto let_go = distx::start_barrier(comm); }
+      { auto abandoned = distx::start_barrier(comm); }
       auto group = comm.split(comm.rank() % 2, 0);
       distx::barrier(group);
       auto under_way = distx::start_all_reduce(comm, values, distx::sum);

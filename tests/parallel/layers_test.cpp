@@ -8,8 +8,8 @@
 
 #include <map>
 
+#include "message_thrown.hpp"
 #include "toy.hpp"
-#include "words_thrown.hpp"
 
 namespace layers_test {
 
@@ -203,7 +203,7 @@ TEST_CASE("an embedding refuses sequences that are longer than its context, on e
       layer.for_each_parameter([&](const auto& parameter) { list.add(parameter); });
       distx::MeshParallel<Data, distx::ZeRO<0>> training(mesh, list, distx::SGD{});
       const auto ids = distx::zeros<int, typename S::tokens>(mesh, {1, 12});
-      const auto thrown = test::words_thrown<distx::InvalidArgument>([&] { (void)layer.forward(ids, training); });
+      const auto thrown = test::message_thrown<distx::InvalidArgument>([&] { (void)layer.forward(ids, training); });
       const auto fit = distx::zeros<int, typename S::tokens>(mesh, {1, 8});
       CHECK(layer.forward(fit, training).extent(1) == 8);
       return thrown;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "mesh_model.hpp"
-#include "words_thrown.hpp"
+#include "message_thrown.hpp"
 
 TEST_CASE("weights distributed over a mesh train as in one process, at every stage") {
   using distx::Host;
@@ -146,7 +146,7 @@ TEST_CASE("ranks along the model axis with other lists of weights, options or op
       const distx::TensorParameter<float, 2, Grid, Split> a("a", mesh, {4, 3}, one), b("b", mesh, {4, 3}, one);
       distx::TensorParameterList<> list;
       swaps ? list.add(b).add(a) : list.add(a).add(b);
-      return test::words_thrown<distx::MismatchError>(
+      return test::message_thrown<distx::MismatchError>(
           [&] { distx::MeshParallel<Data, distx::ZeRO<0>>(mesh, list, distx::SGD{.momentum = momentum}, options); });
     };
     const auto order = differs(!first, {}, 0);

@@ -14,8 +14,8 @@
 #include <mutex>
 #include <stdexcept>
 
+#include "message_thrown.hpp"
 #include "toy.hpp"
-#include "words_thrown.hpp"
 
 namespace pipeline_test {
 
@@ -254,7 +254,7 @@ TEST_CASE("Pipeline: an exception at any micro-batch of any stage ends the step 
 TEST_CASE("Pipeline: ranks with different schedules, or tensors, get an error that names the difference") {
   on_stages(2, 1, [&](auto& comm, auto& grid, auto& stage, auto& training) {
     const auto mine = comm.rank() == 0 ? f1b1(2) : distx::pipeline::gpipe(2, micro_batches);
-    const auto text = test::words_thrown<distx::MismatchError>(
+    const auto text = test::message_thrown<distx::MismatchError>(
         [&] { distx::pipeline::Pipeline pipeline(grid.template along<Pipe>(), mine, stage, training); });
     CHECK(text.find(
               "the schedule differs: rank 0 has 1F1B of 4 micro-batches, 1 stages on each rank; rank 1 has GPipe") !=
@@ -265,7 +265,7 @@ TEST_CASE("Pipeline: ranks with different schedules, or tensors, get an error th
     distx::pipeline::Steps lists{valid.steps(0), valid.steps(1)};
     if (comm.rank() == 1) std::swap(lists[0][1], lists[0][2]);  // sends later, which is valid
     const distx::pipeline::Schedule mine("mine", valid.shape(), std::move(lists));
-    const auto text = test::words_thrown<distx::MismatchError>(
+    const auto text = test::message_thrown<distx::MismatchError>(
         [&] { distx::pipeline::Pipeline pipeline(grid.template along<Pipe>(), mine, stage, training); });
     CHECK(
         text.find("step 1 of rank 0 differs: rank 0 has send output of micro-batch 0 in chunk 0; rank 1 has forward") !=
@@ -276,7 +276,7 @@ TEST_CASE("Pipeline: ranks with different schedules, or tensors, get an error th
 TEST_CASE("Pipeline: a schedule for other ranks or stages is refused, and so is one that splits without saying so") {
   const auto refused = [](const distx::pipeline::Schedule& schedule, const std::string& words) {
     on_stages(2, 1, [&](auto&, auto& grid, auto& stage, auto& training) {
-      const auto text = test::words_thrown<distx::InvalidArgument>(
+      const auto text = test::message_thrown<distx::InvalidArgument>(
           [&] { distx::pipeline::Pipeline pipeline(grid.template along<Pipe>(), schedule, stage, training); });
       CHECK(text.find(words) != std::string::npos);
     });
@@ -299,10 +299,10 @@ TEST_CASE("Pipeline: an error of one rank in a constructor ends those of the oth
   const auto ends = [](const std::string& words, auto&& f) {
     on_stages(2, 1, [&](auto& comm, auto& grid, auto& stage, auto& training) {
       if (comm.rank() == 0) {
-        const auto text = test::words_thrown<distx::RevokedError>([&] { f(0, grid, stage, training); });
+        const auto text = test::message_thrown<distx::RevokedError>([&] { f(0, grid, stage, training); });
         CHECK(text.find(words) != std::string::npos);
       } else {
-        CHECK(test::words_thrown<distx::InvalidArgument>([&] { f(1, grid, stage, training); }).find(words) !=
+        CHECK(test::message_thrown<distx::InvalidArgument>([&] { f(1, grid, stage, training); }).find(words) !=
               std::string::npos);
       }
     });
@@ -331,7 +331,7 @@ TEST_CASE("MeshParallel: options that concern all stages are compared") {
     distx::TensorParameterList<> weights;
     weights.add(weight);
     const distx::DataParallelOptions options{.clip_norm = comm.rank() == 0 ? 1.0 : 2.0};
-    const auto text = test::words_thrown<distx::MismatchError>(
+    const auto text = test::message_thrown<distx::MismatchError>(
         [&] { distx::MeshParallel<Data> training(mesh, weights, distx::SGD{}, options, grid.template along<Pipe>()); });
     CHECK(text.find(".clip_norm of the stages differs: rank 0 has 1; rank 1 has 2") != std::string::npos);
   });
@@ -362,7 +362,7 @@ TEST_CASE("Pipeline: the step whose last message is not received throws") {
     Large::NoTraining training;
     distx::pipeline::Pipeline pipeline(grid.along<Pipe>(), distx::pipeline::gpipe(2, 2), stage, training);
     if (comm.rank() == 0)
-      CHECK(test::words_thrown<distx::RevokedError>([&] { pipeline.run_forward(); }).find("no data") !=
+      CHECK(test::message_thrown<distx::RevokedError>([&] { pipeline.run_forward(); }).find("no data") !=
             std::string::npos);
     else
       CHECK_THROWS_AS(pipeline.run_forward(), std::runtime_error);
@@ -387,11 +387,11 @@ TEST_CASE("TiedWeight: a stage without a gradient ends the other holders") {
     CHECK(training.gradient_norm() == doctest::Approx(8 * std::sqrt(3.0)));  // once, of both stages
     for (const float each : table.local()) CHECK(each == 0);
     if (comm.rank() == 1) {
-      CHECK(test::words_thrown<distx::InvalidState>([&] { tied.ready(training); }).find("'table' has no gradient") !=
+      CHECK(test::message_thrown<distx::InvalidState>([&] { tied.ready(training); }).find("'table' has no gradient") !=
             std::string::npos);
     } else {
       collecting.ready(table, gradient);
-      CHECK(test::words_thrown<distx::RevokedError>([&] { tied.ready(training); }).find("'table' has no gradient") !=
+      CHECK(test::message_thrown<distx::RevokedError>([&] { tied.ready(training); }).find("'table' has no gradient") !=
             std::string::npos);
     }
   });

@@ -156,7 +156,7 @@ TEST_CASE("from_local copies or takes this rank's part, and a user's own type is
     CHECK(agrees(distx::redistribute<Shard<0, Model>>(mine), all));
     part.pop_back();
     const auto words =
-        meshes::words_thrown([&] { (void)distx::from_local<Shard<1, Model>>(mesh, five_by_seven, part); });
+        meshes::message_thrown([&] { (void)distx::from_local<Shard<1, Model>>(mesh, five_by_seven, part); });
     CHECK(words.find("this rank's part of 5 x 7 is 5 x ") != std::string::npos);
   });
 }
@@ -174,7 +174,7 @@ TEST_CASE("functions that create tensors accept a memory space, and kernels may 
       for (std::size_t i = 0; i < in.values().size(); ++i) out.values()[i] = 2 * in.values()[i];
     });
     CHECK(twice.local()[3] == 2 * x.local()[3]);
-    CHECK(meshes::words_thrown([&] {
+    CHECK(meshes::message_thrown([&] {
             (void)distx::Tensor<float, 1>(distx::Extents<1>{2}, distx::Buffer<float>(3));
           }).find("got 3 values, extents 2 need 2") != std::string::npos);
   });
@@ -226,12 +226,12 @@ TEST_CASE("a size error names the operation that was called, the rank, and the c
       return true;
     };
     const auto here = [](std::source_location location = std::source_location::current()) { return location.line(); };
-    CHECK(found(meshes::words_thrown([&] { (void)distx::ops::matmul(x, y); }), "matmul", here()));
-    CHECK(found(meshes::words_thrown([&] { (void)distx::ops::subtract(x, y); }), "subtract", here()));
-    CHECK(found(meshes::words_thrown([&] { (void)distx::ops::relu_backward(x, y); }), "relu_backward", here()));
+    CHECK(found(meshes::message_thrown([&] { (void)distx::ops::matmul(x, y); }), "matmul", here()));
+    CHECK(found(meshes::message_thrown([&] { (void)distx::ops::subtract(x, y); }), "subtract", here()));
+    CHECK(found(meshes::message_thrown([&] { (void)distx::ops::relu_backward(x, y); }), "relu_backward", here()));
     CHECK_THROWS_AS((void)distx::ops::add(x, y), distx::InvalidArgument);
     const Mesh other(mesh.communicator(), {2, 2});
-    CHECK(meshes::words_thrown([&] {
+    CHECK(meshes::message_thrown([&] {
             (void)distx::ops::add(x, distx::ones<float>(other, {4, 5}));
           }).find("construct them from the same Mesh") != std::string::npos);
   });

@@ -52,7 +52,7 @@ TEST_CASE("a mesh of four axes works on an AnyCommunicator") {
 TEST_CASE("a mesh rejects sizes whose product is not the number of ranks") {
   meshes::on_mesh({2, 2}, [](const meshes::Mesh&, meshes::Comm& comm) {
     const auto words = [&](int data, int model) {
-      return meshes::words_thrown([&] { const meshes::Mesh mesh(comm, {data, model}); });
+      return meshes::message_thrown([&] { const meshes::Mesh mesh(comm, {data, model}); });
     };
     CHECK(words(2, 3).find("mesh 2 x 3 does not match the communicator's 4 ranks") != std::string::npos);
     CHECK(words(-2, -2).find("choose positive sizes") != std::string::npos);

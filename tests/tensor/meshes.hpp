@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "words_thrown.hpp"
+#include "message_thrown.hpp"
 
 // The ranks of the tests of tensors: threads, whose calls are counted, as a mesh of two axes.
 namespace meshes {
@@ -64,6 +64,6 @@ bool agrees(const X& x, const Whole& all) {
   return same && at == x.local().size();
 }
 
-using test::words_thrown;
+using test::message_thrown;
 
 }  // namespace meshes

@@ -56,7 +56,7 @@ TEST_CASE("a Partial is reduced to Replicated or Shard with the fewest collectiv
       while (!pending.test()) std::this_thread::yield();
       CHECK(agrees(pending.wait(), all));
       CHECK(agrees(other.wait(), all));
-      { const auto let_go = distx::start_redistribute<Shard<0, Data>>(x); }
+      { const auto abandoned = distx::start_redistribute<Shard<0, Data>>(x); }
     });
 }
 
@@ -78,7 +78,7 @@ TEST_CASE("redistribute reuses the memory of an rvalue and of a target") {
     CHECK(to.local().data() == memory);
     CHECK(agrees(to, all));
     auto small = distx::zeros<float, Shard<1, Model>>(mesh, {5, 6});
-    CHECK(meshes::words_thrown([&] { distx::redistribute(again, small); }).find("extents 5 x 7, the target 5 x 6") !=
+    CHECK(meshes::message_thrown([&] { distx::redistribute(again, small); }).find("extents 5 x 7, the target 5 x 6") !=
           std::string::npos);
   });
 }
@@ -171,7 +171,7 @@ TEST_CASE("collectives along a dimension concatenate and split whole tensors") {
       const auto twice = distx::all_gather(comm, all, 1);
       CHECK(twice.extents() == distx::Extents<3>{4, 9 * p, 5});
       CHECK(twice(3, 9 * (p - 1) + 8, 4) == all(3, 8, 4));
-      CHECK(meshes::words_thrown([&] {
+      CHECK(meshes::message_thrown([&] {
               (void)distx::all_gather(comm, all, 3);
             }).find("invalid dimension 3: must be in [0, 3)") != std::string::npos);
     });

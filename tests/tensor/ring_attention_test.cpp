@@ -9,7 +9,7 @@
 #include <map>
 #include <mutex>
 
-#include "words_thrown.hpp"
+#include "message_thrown.hpp"
 
 namespace ring_attention_test {
 
@@ -210,7 +210,7 @@ TEST_CASE("a zigzag order gives each rank a chunk from both ends") {
   for (std::size_t i = 0; i < 12; ++i) positions.push_back(order.position(i));
   CHECK(positions == std::vector<std::size_t>{0, 1, 10, 11, 2, 3, 8, 9, 4, 5, 6, 7});
   CHECK(distx::ops::Zigzag(7, 1).position(5) == 5);
-  CHECK(test::words_thrown<distx::InvalidArgument>([] {
+  CHECK(test::message_thrown<distx::InvalidArgument>([] {
           static_cast<void>(distx::ops::Zigzag(4, 0));
         }).find("invalid number of ranks 0: must be at least 1") != std::string::npos);
 }
@@ -220,7 +220,7 @@ TEST_CASE("ring attention refuses lengths that it cannot balance, and ranks cont
     for (const std::size_t length : {1U, 3U, 4U, 9U, 16U}) {
       const auto x = distx::zeros<double, Shard<1, Context>>(mesh, {1, length, 3, 2, 2});
       const auto words =
-          test::words_thrown<distx::InvalidArgument>([&] { static_cast<void>(distx::ops::ring_attention(x)); });
+          test::message_thrown<distx::InvalidArgument>([&] { static_cast<void>(distx::ops::ring_attention(x)); });
       CHECK(words.find("invalid length " + std::to_string(length) + " of sequences on 3 ranks") != std::string::npos);
       CHECK(words.find("must be a multiple of 6") != std::string::npos);
       CHECK(words.find("ring_attention_test.cpp") != std::string::npos);
@@ -229,7 +229,7 @@ TEST_CASE("ring attention refuses lengths that it cannot balance, and ranks cont
     const auto [zeros, log_sums] = distx::ops::ring_attention(x);
     CHECK(zeros.local()[0] == 0);
     const auto y = distx::zeros<double, Shard<1, Context>>(mesh, {1, 12, 2, 2});
-    CHECK(test::words_thrown<distx::InvalidArgument>([&] {
+    CHECK(test::message_thrown<distx::InvalidArgument>([&] {
             static_cast<void>(distx::ops::ring_attention_backward(x, y, log_sums, y));
           }).find("must be those of x") != std::string::npos);
   });

@@ -11,8 +11,8 @@ namespace distx::inline DISTX_ABI {
 /// An asynchronous call of a wrapper communicator: the inner Pending and the wrapper's actions at its end.
 ///
 /// `Hook` has `bool ready()`, called once the inner Pending tests true; `waiting()`, called before the inner Pending is
-/// waited for or destroyed; and afterwards one of `done()`, `failed()` (the wait has thrown) and `let_go()` (destroyed,
-/// must not throw).
+/// waited for or destroyed; and afterwards one of `done()`, `failed()` (the wait has thrown) and `abandoned()`
+/// (destroyed, must not throw).
 template <class P, class Hook>
 class DecoratedPending {
  public:
@@ -65,7 +65,7 @@ class DecoratedPending {
     if (!std::exchange(open_, false)) return;
     hook_.waiting();
     { [[maybe_unused]] const P gone = std::move(pending_); }  // the destructor waits, or revokes during unwinding
-    hook_.let_go();
+    hook_.abandoned();
   }
 
   P pending_{};

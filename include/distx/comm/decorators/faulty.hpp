@@ -125,7 +125,7 @@ class Faulty : public detail::Decorator<C> {
       if (flipped && !bytes.empty()) bytes[*flipped / 8 % bytes.size()] ^= std::byte{1} << (*flipped % 8);
     }
     void failed() const noexcept {}
-    void let_go() const noexcept { done(); }
+    void abandoned() const noexcept { done(); }
   };
 
  public:

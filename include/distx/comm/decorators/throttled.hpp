@@ -56,7 +56,7 @@ class Throttled : public detail::Decorator<C> {
     void waiting() const noexcept {}
     void done() const { std::this_thread::sleep_until(due); }
     void failed() const noexcept {}
-    void let_go() const noexcept {
+    void abandoned() const noexcept {
       if (std::uncaught_exceptions() == 0) std::this_thread::sleep_until(due);
     }
   };

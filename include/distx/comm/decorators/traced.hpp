@@ -33,7 +33,7 @@ class Traced : public detail::Decorator<C> {
       timeline->record(std::move(span));
     }
     void failed() noexcept { done(); }
-    void let_go() noexcept { done(); }
+    void abandoned() noexcept { done(); }
   };
 
  public:

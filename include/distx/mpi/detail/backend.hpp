@@ -164,7 +164,7 @@ class MpiBackend {
         give_up(patience());
         throw;
       } catch (...) {
-        give_up(Job::a_moment);
+        give_up(Job::brief);
         throw;
       }
       owners_.clear();
@@ -223,13 +223,13 @@ class MpiBackend {
       if (phase_ == CallPhase::failed) std::rethrow_exception(error_);
       // A call that completes after a revocation may have read memory that another rank abandoned.
       if (collective_ || job_.received_data()) {
-        if (phase_ == CallPhase::issued) backend.session_->control().look_for_sure();
+        if (phase_ == CallPhase::issued) backend.session_->control().receive_now();
         backend.check_usable(context_);
       }
       if (phase_ == CallPhase::issued) job_.finish();
     }
     [[nodiscard]] std::chrono::milliseconds patience() const noexcept {
-      return collective_ || !owners_.empty() ? Job::a_moment : state_.backend.patience();
+      return collective_ || !owners_.empty() ? Job::brief : state_.backend.patience();
     }
     /// Completes or cancels everything in flight; MPI keeps the rest together with all memory that it may access.
     void give_up(std::chrono::milliseconds patience) noexcept {
@@ -291,7 +291,7 @@ class MpiBackend {
   /// Returns whether this communicator is revoked, the process of a rank is known to have ended, or a rank has
   /// destroyed its communicator without having made `call`.
   [[nodiscard]] bool is_stopped(const CallNumber& call = {}) {
-    session_->control().look();
+    session_->control().receive_if_free();
     return revoked() || session_->world().first_ended(transport_.ranks) >= 0 || revocation_.exits.prevent(call);
   }
   /// Throws why `is_stopped(call)`.
@@ -308,7 +308,7 @@ class MpiBackend {
   }
   /// Throws if the communicator was revoked, before this rank enters a call of MPI's that cannot be ended.
   void enter_vendor_call(const ErrorContext& context) {
-    session_->control().look_for_sure();
+    session_->control().receive_now();
     check_usable(context);
     // A rank that timed out has also joined as far as MPI knows, but will not enter the call. It cannot have begun to
     // wait before this rank joined the previous call, so a revocation may be in transit only if that was long ago.
@@ -352,7 +352,7 @@ class MpiBackend {
     job.open(native_handle(), transport_.messages, started, transport_.first_message_tag, transport_.data_tags);
   }
   void execute_message(const Call<Host>& call, const ErrorContext& context) {
-    session_->control().look();
+    session_->control().receive_if_free();
     check_usable(context);
     open_message(*job_, call, false, context);
     try {
@@ -361,14 +361,14 @@ class MpiBackend {
       if (call.kind == CollectiveKind::receive) check_self_message(call.from, context);
       wait(*job_, context);
       if (job_->received_data()) {
-        session_->control().look_for_sure();
+        session_->control().receive_now();
         check_usable(context);  // the sender may have abandoned the memory that MPI has read
       }
     } catch (const RevokedError&) {
       job_->abandon(patience(), lost());
       throw;
     } catch (...) {
-      job_->abandon(Job::a_moment, lost());
+      job_->abandon(Job::brief, lost());
       throw;
     }
   }
@@ -378,7 +378,7 @@ class MpiBackend {
   [[nodiscard]] std::chrono::milliseconds patience() noexcept {
     const auto now = clock::now();
     if (!patient_until_) patient_until_ = now + std::chrono::seconds(5);
-    return std::max(Job::a_moment, std::chrono::duration_cast<std::chrono::milliseconds>(*patient_until_ - now));
+    return std::max(Job::brief, std::chrono::duration_cast<std::chrono::milliseconds>(*patient_until_ - now));
   }
   /// Checks a self-send or self-receive, whose other side must have been started before.
   void check_self_message(int peer, const ErrorContext& context) {

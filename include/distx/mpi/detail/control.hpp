@@ -115,7 +115,7 @@ class Control {
 
   void join(std::uint64_t identity, Revocation& revocation) {
     const std::lock_guard lock(mutex_);
-    take_in();  // also for ranks whose calls never wait
+    receive_while_locked();  // also for ranks whose calls never wait
     members_.emplace(identity, &revocation);
     std::erase_if(early_, [&](const ControlMessage& message) {
       const bool own = message.header.identity == identity;
@@ -170,7 +170,7 @@ class Control {
     notifications_.publish(identity, why);  // the other ranks have their own deadlines
   }
   [[nodiscard]] std::optional<std::string> poll(std::uint64_t identity) {
-    if (is_up()) look();
+    if (is_up()) receive_if_free();
     return notifications_.poll(identity);
   }
 
@@ -183,25 +183,25 @@ class Control {
   /// Returns the messages of a group's agreement that were not returned before.
   [[nodiscard]] std::vector<Received> receive(std::uint64_t group) {
     const std::lock_guard lock(mutex_);
-    take_in();
+    receive_while_locked();
     remove_sent();
     const auto found = agreements_.extract(group);
     return found.empty() ? std::vector<Received>() : std::move(found.mapped());
   }
 
   /// Receives the messages that have arrived, unless another thread is receiving them.
-  void look() {
-    if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) take_in();
+  void receive_if_free() {
+    if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) receive_while_locked();
   }
   /// Receives the messages that have arrived, after any other thread that is receiving them.
-  void look_for_sure() {
+  void receive_now() {
     const std::lock_guard lock(mutex_);
-    take_in();
+    receive_while_locked();
   }
 
   /// Frees the communicator; messages that it has sent remain readable while this object exists.
   void close() noexcept try {
-    look_for_sure();  // most communicators are destroyed shortly before
+    receive_now();  // most communicators are destroyed shortly before
     remove_sent();
     comm_.reset();
   } catch (const std::bad_alloc&) {
@@ -233,7 +233,7 @@ class Control {
   static constexpr std::size_t longest_reason = 1007;  // small enough for MPI to send eagerly
 
   /// @pre the mutex is held
-  void take_in() {
+  void receive_while_locked() {
     for (int misses = 0; misses < 2;) {  // Open MPI progresses after it probes, so probe twice
       int arrived = 0, count = 0;
       MPI_Status status;

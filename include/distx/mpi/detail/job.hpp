@@ -230,19 +230,19 @@ class Job {
       return true;
     };
     const auto sends = [](const Awaited& awaited) { return !awaited.receives; };
-    const auto vain = [&](const Awaited& awaited) { return awaited.peer >= 0 && is_lost(awaited.peer); };
+    const auto unreachable = [&](const Awaited& awaited) { return awaited.peer >= 0 && is_lost(awaited.peer); };
     (void)wait_until(
         no_timeout, [&] { return all(sends); },
-        [&] { return all([&](const Awaited& awaited) { return sends(awaited) || vain(awaited); }); });
-    const auto end =
-        wait_until(patience, [&] { return all([](const Awaited&) { return false; }); }, [&] { return all(vain); });
+        [&] { return all([&](const Awaited& awaited) { return sends(awaited) || unreachable(awaited); }); });
+    const auto end = wait_until(
+        patience, [&] { return all([](const Awaited&) { return false; }); }, [&] { return all(unreachable); });
     if (end != detail::WaitEnd::ready) left_behind_ = true;
     clear();
     finish_.reset();
     user_.error = nullptr;
   }
 
-  static constexpr std::chrono::milliseconds a_moment{100};
+  static constexpr std::chrono::milliseconds brief{100};
 
   const calls::RankOf self;
   const std::size_t most;           ///< the maximum number of units in one call of MPI

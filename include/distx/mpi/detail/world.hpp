@@ -257,7 +257,7 @@ class World {
     auto end = clock::time_point::max();
     const auto has_given_up = [&] {
       const auto now = clock::now();
-      control_->look();
+      control_->receive_if_free();
       if (control_->has_failed()) end = std::min(end, now + std::chrono::seconds(5));
       for (int rank = 0; rank < size(); ++rank) {
         if (rank == rank_ || !has_ended(rank)) continue;

@@ -4,7 +4,7 @@
 
 /// Returns the message of the exception that `f` throws; its type must be E.
 template <class E, class F>
-std::string sentence_of(F&& f) {
+std::string message_of(F&& f) {
   try {
     f();
   } catch (const E& error) {

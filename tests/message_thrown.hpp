@@ -8,7 +8,7 @@ namespace test {
 
 /// The words of the `E` that `f` throws, empty where nothing is thrown; anything else is passed on.
 template <class E = distx::Error, class F>
-std::string words_thrown(F&& f) {
+std::string message_thrown(F&& f) {
   try {
     f();
   } catch (const E& error) {
