@@ -26,6 +26,7 @@ inline const bool kernels_are_here = [] {
              .sum_of_squares = &enqueue_sum_of_squares,
              .largest_magnitude = &enqueue_largest_magnitude,
              .fixed_point_squares = &enqueue_fixed_point_squares,
+             .squares_of_each = &enqueue_squares_of_each,
              .clip_factor = &enqueue_clip_factor,
              .load = &load_listed_kernels};
   return register_optimizer<SGD>() && register_optimizer<AdamW>();

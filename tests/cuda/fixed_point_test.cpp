@@ -56,6 +56,40 @@ TEST_CASE("norms of parts add up to the bits of the whole") {
   }
 }
 
+TEST_CASE("norms of several arrays, some of them in parts, have the host's bits") {
+  const CudaStream stream;
+  constexpr std::size_t count = 4;
+  std::vector<float> values[count] = {wave<float>(70001), wave<float>(3), wave<float>(1), wave<float>(9000)};
+  for (float& value : values[1]) value *= 1e-20f;
+  std::vector<Placed<float>> placed;
+  for (std::size_t i = 0; i < count; ++i) placed.emplace_back(values[i], i);
+  auto of_low = wave<bfloat16>(5000);
+  const Placed<bfloat16> low(of_low, 1);
+  std::vector<distx::detail::ReducedPiece<Cuda>> pieces{{low.span(), count}};
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t cut = values[i].size() / 3;
+    pieces.push_back({placed[i].span().subspan(cut, values[i].size() - cut), i});
+    pieces.push_back({placed[i].span().first(cut), i});
+  }
+  const distx::Buffer<double, Cuda> largest(count + 1, stream);
+  const distx::Buffer<std::uint64_t, Cuda> parts(2 * (count + 1), stream);
+  const std::span<const distx::detail::ReducedPiece<Cuda>> all(pieces);
+  distx::detail::largest_magnitudes(stream, all, largest.span());
+  distx::detail::fixed_point_squares_of_each(stream, all, largest.span(), parts.span());
+  double most[count + 1] = {};
+  std::uint64_t sums[2 * (count + 1)] = {};
+  copy(stream, Span<double>(most, count + 1), Span<const double, Cuda>(largest));
+  copy(stream, Span<std::uint64_t>(sums, 2 * (count + 1)), Span<const std::uint64_t, Cuda>(parts));
+  stream.synchronize();
+  for (std::size_t i = 0; i <= count; ++i) {
+    FixedPointSum total;
+    total += {sums[2 * i], sums[2 * i + 1]};
+    const double norm = i < count ? distx::fixed_point_norm(HostStream(), Span<float>(values[i]))
+                                  : distx::fixed_point_norm(HostStream(), Span<bfloat16>(of_low));
+    CHECK(total.root(FixedPointSum::exponent_for(most[i])) == norm);
+  }
+}
+
 TEST_CASE_TEMPLATE("a NaN or an infinity makes the largest magnitude infinite", T, float, double, bfloat16, float16) {
   const CudaStream stream;
   const float infinity = std::numeric_limits<float>::infinity();

@@ -24,6 +24,8 @@ import selftest  # noqa: E402
 BF16, F16 = "NS0_8bfloat16E", "NS0_7float16E"
 CAPTURED = "13update_kernelILb1ENS0_5AdamWE"
 UPDATE, SGD, CAST = "13update_kernelILb0ENS0_5AdamWE", "13update_kernelILb0ENS0_3SGDE", "ENS2_8CastBodyI"
+FIRST_PASS = "13update_kernelILb0ENS0_6detail9FirstPassINS0_4LAMBEEE"
+SECOND_PASS = "13update_kernelILb0ENS0_6detail10SecondPassINS0_4LAMBEEE"
 ROWS = "11rows_kernelINS2_"
 ALIKE, ANYWHERE = "elementwise_kernelILb1ELi", "elementwise_kernelILb0ELi"
 MAP = "4ENS2_12FunctionBodyINS0_6detail8elements"
@@ -41,6 +43,9 @@ KERNELS = {
     "SGD, bfloat16 with masters": (SGD + "f" + BF16 + "S5_", 6, 6, 950, 3, 3),
     "SGD, bfloat16 with masters, gradients of float": (SGD + "f" + BF16 + "f", 9, 6, 850, 0, 3),
     "SGD, bfloat16": (SGD + BF16 + "S5_", 3, 3, 1000, 6, 3),
+    "LAMB, float, first pass": (FIRST_PASS + "ff", 12, 12, 1700),
+    "LAMB, bfloat16 with masters, first pass": (FIRST_PASS + "f" + BF16 + "S8_", 9, 12, 1900, 3, 3),
+    "LAMB, float, second pass": (SECOND_PASS + "ff", 6, 6, 700),
     "cast from bfloat16 to float": (ALIKE + "4" + CAST + "f" + BF16, 0, 1, 130, 1),
     "cast from bfloat16 to float, cut anywhere": (ANYWHERE + "4" + CAST + "f" + BF16, 0, 2, 230, 2),
     "cast from float to bfloat16": (ALIKE + "4" + CAST + BF16 + "f", 1, 0, 150, 0, 1),

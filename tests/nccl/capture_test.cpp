@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "distx/distx.hpp"
+#include "distx/optim/lamb.hpp"
 #include "nccl/gpu_ranks.hpp"
 #include "nccl/ranks.hpp"
 
@@ -24,11 +25,10 @@ constexpr std::array<std::size_t, 6> sizes{300, 7, 64, 1000, 1, 129};
 template <class T, class... Policies>
 class Model {
  public:
-  template <class C>
-  Model(C& comm, const distx::DataParallelOptions& options)
-      : rank_(comm.rank()),
-        parameters_(make()),
-        training(comm, parameters_, distx::AdamW{.weight_decay = 0.125}, options) {
+  template <class C, class Optimizer = distx::AdamW>
+  Model(C& comm, const distx::DataParallelOptions& options,
+        const Optimizer& optimizer = distx::AdamW{.weight_decay = 0.125})
+      : rank_(comm.rank()), parameters_(make()), training(comm, parameters_, optimizer, options) {
     for (const auto size : sizes) inputs_.emplace_back(size);
   }
 
@@ -219,6 +219,11 @@ TEST_CASE("capture refuses steps in which the host waits, and other calls than t
   };
   refuses({.allow_unused = true, .stage = 2}, ".allow_unused");
   refuses({.stage = 2, .guard_every = 2}, ".guard_every");
+  gpu_ranks::on_gpus(1, [&](NcclCommunicator& comm) {
+    Model<float> model(comm, {.stage = 0}, distx::LAMB{});
+    model.step(0.01);
+    CHECK(refused([&] { model.capture(); }, "LAMB and Muon"));
+  });
 
   const auto wrong = [&](auto&& f, const std::string& word) {
     gpu_ranks::on_gpus(1, [&](NcclCommunicator& comm) {

@@ -25,6 +25,7 @@ struct Way {
   std::size_t micro_batches = 1;
   std::size_t steps = 3;
   bool averages = false;  ///< the resulting weights are a moving average
+  bool matrices = false;  ///< some weights are matrices, see `options_of`
 };
 
 /// The observations of a rank.
@@ -34,6 +35,12 @@ struct Result {
   std::vector<double> norms;
   distx::observe::MemoryLedger memory{};
 };
+
+/// Matrices with more and with fewer rows than columns, and a square one.
+inline distx::ParameterOptions options_of(std::size_t p, bool matrices) {
+  const std::size_t size = toy::sizes[p];
+  return {.rows = !matrices ? 0U : size == 20000 ? 80U : size == 1000 ? 40U : size == 64 ? 8U : 0U};
+}
 
 inline std::size_t sample_of(std::size_t step, std::size_t micro_batch, int rank) {
   return 10 * step + 100 * micro_batch + static_cast<std::size_t>(rank);
@@ -82,8 +89,8 @@ class Data {
   std::deque<std::vector<T>> host_;
 };
 
-template <class Training, class T = float, class C>
-Result train(C& comm, const Way& way) {
+template <class Training, class T = float, distx::Communicator C, class Optimizer = distx::AdamW>
+Result train(C& comm, const Way& way, const Optimizer& optimizer = distx::AdamW{.weight_decay = 0.125}) {
   const std::size_t count = toy::sizes.size();
   Data<T> data;
   const distx::CudaStream first, second, third;  // before the training, which they outlive
@@ -116,13 +123,13 @@ Result train(C& comm, const Way& way) {
     if (way.borrowed) {
       const auto weight = weights.span().subspan(begin, toy::sizes[p]);
       initialize(weight);
-      refs.push_back(distx::ref(name, weight, gradients.span().subspan(begin, toy::sizes[p])));
+      refs.push_back(
+          distx::ref(name, weight, gradients.span().subspan(begin, toy::sizes[p]), options_of(p, way.matrices)));
       begin += toy::sizes[p];
     } else {
-      owned.emplace_back(name, toy::sizes[p], initialize);
+      owned.emplace_back(name, toy::sizes[p], initialize, options_of(p, way.matrices));
     }
   }
-  const distx::AdamW optimizer{.weight_decay = 0.125};
   Training training(comm, way.borrowed ? distx::ParameterList<Cuda>(refs) : distx::ParameterList<Cuda>(owned),
                     optimizer, way.options);
   std::optional<distx::ExponentialAverage<Cuda>> average;

@@ -3,6 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <distx/comm/decorators/metered.hpp>
+#include <distx/cuda_blas.hpp>
+#include <distx/optim/lamb.hpp>
+#include <distx/optim/mixed.hpp>
+#include <distx/optim/muon.hpp>
 
 #include <future>
 #include <map>
@@ -28,14 +32,15 @@ using test::Gate;
 constexpr int rank_counts[] = {1, 2, 3, 4};
 
 /// Every rank's result, by rank, of the ranks that this process has; empty where there are too few GPUs.
-template <class Training = gpu_toy::Training<>, class T = float>
-std::map<int, Result> train(int ranks, const Way& way, std::optional<distx::NcclRounding> rounding = {}) {
+template <class Training = gpu_toy::Training<>, class T = float, class... Optimizer>
+std::map<int, Result> train(int ranks, const Way& way, std::optional<distx::NcclRounding> rounding = {},
+                            const Optimizer&... optimizer) {
   std::map<int, Result> all;
   std::mutex mutex;
   // NCCL's order of adding more than two operands depends on the message: equal bits need rank order.
   const auto how = rounding.value_or(ranks > 2 ? distx::NcclRounding::once : distx::NcclRounding::native);
   gpu_ranks::on_same_gpus(ranks, how, [&](NcclCommunicator& comm) {
-    Result mine = gpu_toy::train<Training, T>(comm, way);
+    Result mine = gpu_toy::train<Training, T>(comm, way, optimizer...);
     const std::lock_guard lock(mutex);
     all[comm.rank()] = std::move(mine);
   });
@@ -59,9 +64,9 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 /// All ranks have the same weights, and those of other ways.
 class Same {
  public:
-  template <class Training = gpu_toy::Training<>, class T = float>
-  void as(int ranks, const Way& way) {
-    for (auto& [rank, result] : train<Training, T>(ranks, way)) {
+  template <class Training = gpu_toy::Training<>, class T = float, class... Optimizer>
+  void as(int ranks, const Way& way, const Optimizer&... optimizer) {
+    for (auto& [rank, result] : train<Training, T>(ranks, way, std::nullopt, optimizer...)) {
       if (expected.weights.empty()) {
         expected = result;
         CHECK(expected.weights.size() == 21125);
@@ -76,14 +81,18 @@ class Same {
 };
 
 /// Trains on the host.
-template <class... Policies>
-std::vector<float> on_host(int ranks, const Way& way) {
+template <class... Policies, class Optimizer = distx::AdamW>
+std::vector<float> on_host(int ranks, const Way& way,
+                           const Optimizer& optimizer = distx::AdamW{.weight_decay = 0.125}) {
   std::vector<float> weights;
   toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
     toy::Model model;
+    std::vector<distx::ParameterRef<float>> parameters;
+    for (std::size_t p = 0; p < toy::sizes.size(); ++p)
+      parameters.push_back(distx::ref(model.layers[p].name, model.layers[p].weight, model.layers[p].gradient,
+                                      gpu_toy::options_of(p, way.matrices)));
     distx::DataParallel<Policies...> training(
-        comm, model.parameters(), distx::AdamW{.weight_decay = 0.125},
-        {.clip_norm = way.options.clip_norm, .group_ranks = way.options.group_ranks});
+        comm, parameters, optimizer, {.clip_norm = way.options.clip_norm, .group_ranks = way.options.group_ranks});
     std::optional<distx::ExponentialAverage<distx::Host>> average;
     if (way.averages) average.emplace(training.ema(0.75));
     for (std::size_t step = 0; step < way.steps; ++step) {
@@ -190,6 +199,27 @@ TEST_CASE("training on GPUs: clipping equals the host's") {
       most = std::max(most, static_cast<double>(std::abs(host[i] - same.expected.weights[i])));
     CHECK(most < 1e-5);
   }
+}
+
+TEST_CASE("training on GPUs: LAMB and Muon give the same bits at every stage, and are close to the host's") {
+  const auto check = [](const auto& optimizer) {
+    for (const int ranks : {1, 2, 3}) {
+      CAPTURE(ranks);
+      Same same, masters;
+      for (const int stage : {0, 1, 2, 3}) {
+        const Way way{
+            .options = {.bucket_bytes = stage % 2 == 0 ? distx::unlimited : 4_KiB, .stage = stage, .clip_norm = 1},
+            .matrices = true};
+        same.as(ranks, way, optimizer);
+        if (ranks < 3) masters.as<Training<distx::Precision<float>>, distx::bfloat16>(ranks, way, optimizer);
+      }
+      if (same.expected.weights.empty()) continue;
+      const auto host = on_host<distx::ZeRO<0>>(ranks, {.options = {.clip_norm = 1}, .matrices = true}, optimizer);
+      CHECK(distance(host, same.expected.weights) < 1e-5);
+    }
+  };
+  check(distx::LAMB{.weight_decay = 0.125});
+  check(distx::Mixed{distx::Muon{.weight_decay = 0.125}, distx::AdamW{}});
 }
 
 TEST_CASE("training on GPUs: micro-batches accumulate whole and sharded gradients") {

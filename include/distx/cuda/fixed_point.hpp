@@ -64,6 +64,16 @@ inline void fixed_point_squares(CudaStreamRef stream, std::span<const ReducedPie
         stream, all, largest.data(), parts.data());
 }
 
+/// Enqueues `fixed_point_squares` of each piece, with its element of `largest`, into its two elements of `parts`.
+/// @pre the pieces' largest magnitudes are finite
+inline void fixed_point_squares_of_each(CudaStreamRef stream, std::span<const ReducedPiece<Cuda>> pieces,
+                                        Span<double, Cuda> largest, Span<std::uint64_t, Cuda> parts) {
+  const auto all = reduced_spans(pieces, largest.data());
+  if (!all.empty())
+    cuda::detail::kernel_in(cuda::detail::kernels.squares_of_each, "norms of weights")(stream, all, largest.data(),
+                                                                                       parts.data());
+}
+
 /// Enqueues the computation of the gradients' norm, and of the factor that unscales and clips them, from the results of
 /// `largest_magnitude` and `fixed_point_squares`, reduced over all ranks.
 ///

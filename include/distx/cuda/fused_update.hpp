@@ -32,8 +32,8 @@ template <class Optimizer, class T, class Low, class Gradient>
   const std::string here =
       distx::detail::plain_name(std::source_location::current().function_name());  // has the types' names
   no_kernel("fused_update",
-            "; for a custom optimizer write there: const bool registered = "
-            "distx::cuda::register_optimizer<YourOptimizer>(); requested: " +
+            "; for LAMB, Muon or a custom optimizer write there: const bool registered = "
+            "distx::cuda::register_optimizer<TheOptimizer>(); requested: " +
                 here.substr(std::min(here.find('['), here.size())));
 }
 
@@ -63,7 +63,7 @@ void update(CudaStreamRef stream, const Optimizer& optimizer,
 namespace detail {
 
 /// Enqueues the update of all pieces, in one launch for about 340 of them (40 with CUDA 12.0). None of the arrays
-/// overlap.
+/// overlap, except that a piece's first state may be its gradient.
 ///
 /// Each piece has the bits of `scale(stream, gradient, factor)` followed by `fused_update` of that piece; with masters,
 /// of `cast` of the gradient to float, `scale`, `fused_update` and `cast` of the masters to Low.

@@ -63,6 +63,14 @@ struct SecondPass {
   }
 };
 
+/// Which of the two passes an elementwise optimizer is; 0 if it is neither.
+template <class O>
+inline constexpr int number_of_pass = 0;
+template <class O>
+inline constexpr int number_of_pass<FirstPass<O>> = 1;
+template <class O>
+inline constexpr int number_of_pass<SecondPass<O>> = 2;
+
 }  // namespace detail
 
 /// Runs the first pass over a parameter or a part of one: updates the states and writes each element's direction.
@@ -96,6 +104,8 @@ void fused_apply(HostStream stream, const Optimizer& optimizer, const Step& step
 /// - `static double trust(double weight_norm, double direction_norm)`: returns a factor, given the Euclidean norms;
 /// - `template <class V> static constexpr void apply(const auto& coefficients, V& weight, V direction, V factor)`:
 ///   updates one weight.
+///
+/// On GPUs `direction` and `apply` are constexpr, and one line registers it (distx/cuda_kernels.cuh).
 template <class O>
 concept NormOptimizer = std::copyable<O> && requires {
   { O::states } -> std::convertible_to<std::size_t>;
@@ -119,6 +129,8 @@ struct MatrixShape {
 /// - `static std::size_t scratch(MatrixShape)`: elements of scratch memory that `transform` needs;
 /// - `template <class T> double transform(HostStream, MatrixShape, Span<T> direction, Span<T> scratch) const`: changes
 ///   the direction (float or double, row-major) in place and returns the factor for `apply`.
+///
+/// On GPUs it is registered as a NormOptimizer, and `transform` is called with a CudaStreamRef and spans of GPU memory.
 template <class O>
 concept MatrixOptimizer = std::copyable<O> && requires(const O& optimizer, MatrixShape shape, Span<float> values) {
   { O::states } -> std::convertible_to<std::size_t>;

@@ -71,6 +71,9 @@ struct Muon {
   /// Orthogonalizes the direction in place; returns the factor for `apply`.
   template <class Stream, class T, class Space>
   double transform(Stream stream, MatrixShape shape, Span<T, Space> direction, Span<T, Space> scratch) const {
+    static_assert(
+        requires(MatrixRef<T, Space> m) { local_matmul(stream, m, m, m); },
+        "distx::Muon: matrix products in GPU memory are cuBLAS's; include <distx/cuda_blas.hpp>");
     const double norm = std::sqrt(sum_of_squares(stream, direction));
     const std::size_t side = std::min(shape.rows, shape.columns);
     MatrixRef<T, Space> x{direction, shape.rows, shape.columns};

@@ -10,10 +10,6 @@ namespace detail {
 template <class C, class Space>
 concept CommunicatorIn = Communicator<C> && std::same_as<typename C::space, Space>;
 
-/// Whether the optimizer can update the space's memory: outside the host's, only elementwise ones can.
-template <class Optimizer, class Space>
-concept UpdatesIn = ShardableOptimizer<Optimizer> && (HostAccessible<Space> || ElementwiseOptimizer<Optimizer>);
-
 /// Whether `A` is a training, which checkpoints save.
 template <class A>
 inline constexpr bool is_training = false;
@@ -40,7 +36,8 @@ inline constexpr bool is_training = false;
 /// or unused parameters, and to compare learning rates. Streams must outlive the training.
 ///
 /// Optimizers: parameters of an ElementwiseOptimizer or a NormOptimizer are sharded anywhere, those of a
-/// MatrixOptimizer, alone or in a Mixed, are assigned whole to a rank.
+/// MatrixOptimizer, alone or in a Mixed, are assigned whole to a rank. On GPUs the host waits for the norms of each
+/// bucket or matrix, and products are cuBLAS's, of <distx/cuda_blas.hpp>.
 ///
 /// @tparam Policies  any of, in any order: ZeRO<0> to ZeRO<3> or ZeRO<Dynamic>, Accumulate<Local> or
 ///   Accumulate<Sharded>, Reproducible<V>, Precision<Communication>, Compress<Gradients, Weights>, Hybrid, Replicate,
@@ -71,14 +68,14 @@ class DataParallel : public TrainingMethods<false, Policies...> {
   /// @throws MismatchError on every rank if the ranks differ, with what differs and both values
   /// @throws MemoryError on every rank if one cannot allocate
   template <class C, class Optimizer>
-    requires detail::CommunicatorIn<C, space> && detail::UpdatesIn<Optimizer, space>
+    requires detail::CommunicatorIn<C, space> && ShardableOptimizer<Optimizer>
   DataParallel(C& comm, const ParameterList<space>& parameters, const Optimizer& optimizer,
                const DataParallelOptions& options = {}, const here& location = here::current())
       : Methods(comm, parameters, optimizer, options, location) {}
 
   /// Diagnoses wrong arguments with one compile error.
   template <class C, class Parameters, class Optimizer>
-    requires(!detail::CommunicatorIn<C, space> || !detail::UpdatesIn<Optimizer, space> ||
+    requires(!detail::CommunicatorIn<C, space> || !ShardableOptimizer<Optimizer> ||
              !std::convertible_to<const Parameters&, ParameterList<space>> ||
              (Methods::stage >= 2 && detail::RangeOfRefs<Parameters>) ||
              (detail::policies_of<Policies...>.values.communication_type.has_value() &&
@@ -99,9 +96,6 @@ class DataParallel : public TrainingMethods<false, Policies...> {
     static_assert(ShardableOptimizer<Optimizer> || detail::UpdatesOneNumber<Optimizer>,
                   "distx::DataParallel: the third argument is not an optimizer; it must satisfy exactly one of "
                   "ElementwiseOptimizer, NormOptimizer and MatrixOptimizer, or be a Mixed");
-    static_assert(detail::UpdatesIn<Optimizer, space> || !ShardableOptimizer<Optimizer>,
-                  "distx::DataParallel: optimizers of whole parameters (LAMB, Muon, Mixed) support host memory only; "
-                  "use an ElementwiseOptimizer, such as AdamW or SGD, on a GPU");
     static_assert(Methods::stage < 2 || !detail::RangeOfRefs<Parameters>,
                   "distx::DataParallel: ZeRO<2> and ZeRO<3> allocate gradients themselves and cannot borrow them; make "
                   "the parameters distx::Parameter, or use ZeRO<0> or ZeRO<1>");

@@ -14,6 +14,10 @@ namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
+/// Whether the optimizer can update a mesh's weights in the space: outside the host's, only elementwise ones can.
+template <class Optimizer, class Space>
+concept UpdatesIn = ShardableOptimizer<Optimizer> && (HostAccessible<Space> || ElementwiseOptimizer<Optimizer>);
+
 /// The copies that a rank has of a mesh training's state, and what they are of.
 template <MemorySpace Space>
 struct MeshReplicas {

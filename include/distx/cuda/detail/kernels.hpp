@@ -41,6 +41,8 @@ struct Kernels {
   /// Adds up the squares of all values.
   void (*fixed_point_squares)(CudaStreamRef, std::span<const ReducedSpan> all, const double* largest,
                               std::uint64_t* sum);
+  /// Adds up the squares of each array, whose result is its finite largest magnitude, among `largest`.
+  void (*squares_of_each)(CudaStreamRef, std::span<const ReducedSpan> all, const double* largest, std::uint64_t* sums);
   void (*clip_factor)(CudaStreamRef, const double* largest, const std::uint64_t* sum, double clip_norm, double unscale,
                       ClipFactor* result);
 

@@ -65,11 +65,11 @@ struct ReducedTable {
 template <class T>
 inline constexpr unsigned chunk_elements = block_threads * static_cast<unsigned>(16 / sizeof(T)) * 4;
 
-/// Calls f with each of this thread's values of all arrays, in any order, and `flush(array)` in all threads of the
-/// block after its values of an array. The values before the first boundary of vectors are handled one by one, so that
-/// the others are loaded by vectors wherever the array begins.
-template <class T, class F, class Flush>
-__device__ void for_each_value_of(const ReducedTable& table, F&& f, Flush&& flush) {
+/// Calls f with each of this thread's values of all arrays, in any order, and `start(array)` and `flush(array)` in all
+/// threads of the block before and after its values of an array. The values before the first boundary of vectors are
+/// handled one by one, so that the others are loaded by vectors wherever the array begins.
+template <class T, class Start, class F, class Flush>
+__device__ void for_each_value_of(const ReducedTable& table, Start&& start, F&& f, Flush&& flush) {
   constexpr unsigned width = 16 / sizeof(T);
   const std::size_t chunks = table.first_chunk[table.count];
   auto chunk = static_cast<unsigned>(chunks * blockIdx.x / gridDim.x);
@@ -77,6 +77,7 @@ __device__ void for_each_value_of(const ReducedTable& table, F&& f, Flush&& flus
   for (unsigned array = 0; chunk < end; ++array) {
     const unsigned last = std::min(end, table.first_chunk[array + 1]);
     if (chunk >= last) continue;
+    start(array);
     const std::size_t begin = (chunk - table.first_chunk[array]) * std::size_t{chunk_elements<T>};
     const T* const values = static_cast<const T*>(table.arrays[array].values) + begin;
     const auto count = static_cast<unsigned>(
@@ -125,7 +126,7 @@ __global__ void __launch_bounds__(block_threads, table_blocks)
   // Magnitudes are ordered as their bits are: numbers, infinity, then NaNs.
   Held most = 0;
   for_each_value_of<T>(
-      table,
+      table, [](unsigned) {},
       [&](T value) {
         const Held own = std::bit_cast<Word>(value) & magnitude;
         most = most < own ? own : most;
@@ -146,31 +147,56 @@ __device__ inline int fixed_point_exponent(double largest) {
   return exponent < -900 ? -900 : exponent;
 }
 
+/// A thread's part of a FixedPointSum.
+struct FixedPointPart {
+  double scale = 0;
+  Bits high = 0, low = 0;
+
+  /// @pre the magnitude is finite
+  __device__ void begin(double largest) { scale = std::ldexp(1.0, -fixed_point_exponent(largest)); }
+  __device__ void add(double value) {
+    const double scaled = value * scale;
+    const auto units = static_cast<Bits>(static_cast<long long>(scaled * scaled * 0x1p62));
+    high += units >> 32;
+    low += units & 0xffffffffU;
+  }
+  /// Adds the parts of a block's threads to a sum, and begins again.
+  __device__ void flush(Bits* total) {
+    high += low >> 32;
+    low &= 0xffffffffU;
+    const auto plus = [](Bits a, Bits b) { return a + b; };
+    high = over_block(high, plus);
+    low = over_block(low, plus);
+    if (threadIdx.x == 0 && (high | low) != 0) {
+      atomicAdd(&total[0], high + (low >> 32));
+      atomicAdd(&total[1], low & 0xffffffffU);
+    }
+    high = low = 0;
+  }
+};
+
 template <class T>
 __global__ void __launch_bounds__(block_threads, table_blocks - 1)
     squares_kernel(const __grid_constant__ ReducedTable table, const double* largest, Bits* total) {
   const double most = *largest;
   if (!(most < std::numeric_limits<double>::infinity())) return;
-  const double scale = std::ldexp(1.0, -fixed_point_exponent(most));
-  Bits high = 0, low = 0;
+  FixedPointPart part;
+  part.begin(most);
   for_each_value_of<T>(
-      table,
-      [&](T value) {
-        const double scaled = static_cast<double>(wide(value)) * scale;
-        const auto units = static_cast<Bits>(static_cast<long long>(scaled * scaled * 0x1p62));
-        high += units >> 32;
-        low += units & 0xffffffffU;
-      },
-      [](unsigned) {});
-  high += low >> 32;
-  low &= 0xffffffffU;
-  const auto plus = [](Bits a, Bits b) { return a + b; };
-  high = over_block(high, plus);
-  low = over_block(low, plus);
-  if (threadIdx.x == 0 && (high | low) != 0) {
-    atomicAdd(&total[0], high + (low >> 32));
-    atomicAdd(&total[1], low & 0xffffffffU);
-  }
+      table, [](unsigned) {}, [&](T value) { part.add(static_cast<double>(wide(value))); }, [](unsigned) {});
+  part.flush(total);
+}
+
+/// Adds up the squares of each array by itself. The arrays' results are their largest magnitudes, among `largest`.
+template <class T>
+__global__ void __launch_bounds__(block_threads, table_blocks - 1)
+    squares_of_each_kernel(const __grid_constant__ ReducedTable table, const double* largest, Bits* totals) {
+  const auto magnitude = [&](unsigned array) { return reinterpret_cast<const double*>(table.arrays[array].result); };
+  FixedPointPart part;
+  for_each_value_of<T>(
+      table, [&](unsigned array) { part.begin(*magnitude(array)); },
+      [&](T value) { part.add(static_cast<double>(wide(value))); },
+      [&](unsigned array) { part.flush(totals + 2 * (magnitude(array) - largest)); });
 }
 
 /// Computes the norm of a FixedPointSum, and the factor that clips it, with the host's bits.
@@ -260,6 +286,13 @@ inline void enqueue_fixed_point_squares(CudaStreamRef stream, std::span<const Re
   static_assert(sizeof(Bits) == sizeof(std::uint64_t));
   for_each_table(all, [&]<class T>(std::type_identity<T>, const ReducedTable& table, unsigned blocks) {
     enqueue<&squares_kernel<T>>(stream, blocks, block_threads, table, largest, reinterpret_cast<Bits*>(total));
+  });
+}
+
+inline void enqueue_squares_of_each(CudaStreamRef stream, std::span<const ReducedSpan> all, const double* largest,
+                                    std::uint64_t* totals) {
+  for_each_table(all, [&]<class T>(std::type_identity<T>, const ReducedTable& table, unsigned blocks) {
+    enqueue<&squares_of_each_kernel<T>>(stream, blocks, block_threads, table, largest, reinterpret_cast<Bits*>(totals));
   });
 }
 

@@ -5,6 +5,7 @@
 #include "distx/cuda/fused_update.hpp"
 #include "distx/cuda/kernels/operations.cuh"
 #include "distx/cuda/kernels/step.cuh"
+#include "distx/optim/fused_direction.hpp"
 
 namespace distx::inline DISTX_ABI {
 
@@ -113,15 +114,15 @@ __device__ void update_tile(const UpdateBody<Optimizer, T, Low, Gradient>& body,
     with(InOut<T>{piece.weight}, In<Gradient>{piece.gradient}, Out<Low>{piece.low}, InOut<A>{piece.state[I]}...);
 }
 
-/// Blocks per multiprocessor: coefficients in the GPU's memory take registers, with which some kernels would spill.
-template <bool There, class T>
-inline constexpr int updating_blocks = !There                    ? 4
-                                       : std::same_as<T, double> ? 2
-                                                                 : 3;
+/// Blocks per multiprocessor: coefficients in the GPU's memory, and the first pass's direction of double, take
+/// registers, with which some kernels would spill.
+template <bool There, class Optimizer, class T>
+inline constexpr int updating_blocks =
+    (There ? 3 : 4) - (std::same_as<T, double> && (There || distx::detail::number_of_pass<Optimizer> == 1) ? 1 : 0);
 
 /// @tparam There whether the optimizer's coefficients are in the GPU's memory
 template <bool There, class Optimizer, class T, class Low, class Gradient, std::size_t Bytes>
-__global__ void __launch_bounds__(block_threads, updating_blocks<There, T>)
+__global__ void __launch_bounds__(block_threads, updating_blocks<There, Optimizer, T>)
     update_kernel(const __grid_constant__ PieceTable<Optimizer, T, Low, Gradient, Bytes> table) {
   using A = accumulator_t<T>;
   const auto factor = static_cast<A>(table.factor_there != nullptr ? *table.factor_there : table.factor);
@@ -165,6 +166,8 @@ void enqueue_tables(CudaStreamRef stream, const Optimizer& optimizer,
     if (piece.weight.empty()) continue;
     auto& arrays = table.pieces[table.count];
     if (!There) arrays.coefficients = optimizer.template coefficients<A>(piece.step);
+    if constexpr (distx::detail::number_of_pass<Optimizer> == 2)
+      arrays.coefficients.factor = static_cast<A>(piece.factor);
     arrays.weight = piece.weight.data();
     arrays.gradient = piece.gradient.data();
     arrays.low = piece.low.data();
@@ -202,8 +205,11 @@ void enqueue_update(CudaStreamRef stream, const Optimizer& optimizer,
     const auto by_tables = [&]<bool There, std::size_t Bytes>() {
       enqueue_tables<There, Bytes>(stream, optimizer, pieces, factor, coefficients);
     };
-    const bool few = pieces.size() <= PieceTable<Optimizer, T, Low, Gradient, small_table_bytes>::capacity;
-    if (coefficients == nullptr)
+    [[maybe_unused]] const bool few =
+        pieces.size() <= PieceTable<Optimizer, T, Low, Gradient, small_table_bytes>::capacity;
+    if constexpr (distx::detail::number_of_pass<Optimizer> != 0)
+      by_tables.template operator()<false, large_table_bytes>();  // the host waits between the passes
+    else if (coefficients == nullptr)
       few ? by_tables.template operator()<false, small_table_bytes>()
           : by_tables.template operator()<false, large_table_bytes>();
     else if (std::same_as<T, Low> && few)
@@ -218,27 +224,46 @@ void register_update() noexcept {
   update_slot<Optimizer, T, Low, Gradient> = &enqueue_update<Optimizer, T, Low, Gradient>;
 }
 
+/// For weights without masters, and for bfloat16 and float16 weights with float masters.
+template <class Optimizer>
+void register_weights() noexcept {
+  register_update<Optimizer, float, float>();
+  register_update<Optimizer, double, double>();
+  register_update<Optimizer, bfloat16, bfloat16>();
+  register_update<Optimizer, float16, float16>();
+  register_update<Optimizer, float, bfloat16>();
+  register_update<Optimizer, float, float16>();
+}
+/// For gradients of another type than the weights that have masters.
+template <class Optimizer>
+void register_gradients() noexcept {
+  register_update<Optimizer, float, bfloat16, float16>();
+  register_update<Optimizer, float, bfloat16, float>();
+  register_update<Optimizer, float, float16, bfloat16>();
+  register_update<Optimizer, float, float16, float>();
+}
+
 }  // namespace cuda::detail
 
 namespace cuda {
 
 /// Compiles an optimizer's GPU kernels for weights of float, double, bfloat16 and float16, and for bfloat16 and float16
-/// weights with float masters. Call it once for each optimizer, at namespace scope of a file that nvcc compiles:
-/// `const bool registered = distx::cuda::register_optimizer<MyOptimizer>();`
+/// weights with float masters. Call it once for each optimizer but SGD and AdamW, at namespace scope of a file that
+/// nvcc compiles: `const bool registered = distx::cuda::register_optimizer<distx::LAMB>();`
 /// @return true
 template <ElementwiseOptimizer Optimizer>
 bool register_optimizer() noexcept {
   cuda::detail::change_step_slot<Optimizer> = &cuda::detail::enqueue_change_step<Optimizer>;
-  cuda::detail::register_update<Optimizer, float, float>();
-  cuda::detail::register_update<Optimizer, double, double>();
-  cuda::detail::register_update<Optimizer, bfloat16, bfloat16>();
-  cuda::detail::register_update<Optimizer, float16, float16>();
-  cuda::detail::register_update<Optimizer, float, bfloat16>();
-  cuda::detail::register_update<Optimizer, float, bfloat16, float16>();
-  cuda::detail::register_update<Optimizer, float, bfloat16, float>();
-  cuda::detail::register_update<Optimizer, float, float16>();
-  cuda::detail::register_update<Optimizer, float, float16, bfloat16>();
-  cuda::detail::register_update<Optimizer, float, float16, float>();
+  cuda::detail::register_weights<Optimizer>();
+  cuda::detail::register_gradients<Optimizer>();
+  return true;
+}
+template <class Optimizer>
+  requires NormOptimizer<Optimizer> || MatrixOptimizer<Optimizer>
+bool register_optimizer() noexcept {
+  cuda::detail::register_weights<distx::detail::FirstPass<Optimizer>>();
+  cuda::detail::register_gradients<distx::detail::FirstPass<Optimizer>>();
+  cuda::detail::register_weights<distx::detail::SecondPass<Optimizer>>();
   return true;
 }
 

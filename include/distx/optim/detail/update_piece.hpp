@@ -19,6 +19,7 @@ struct UpdatePiece {
   Span<const Gradient, Space> gradient{};
   std::array<Span<accumulator_t<T>, Space>, Optimizer::states> state{};
   Span<Low, Space> low{};  ///< empty if Low is T
+  double factor = 1;       ///< of the directions, for a SecondPass
 };
 
 /// The factor that gradients are multiplied by before they are used: `*there` if `there` is not null, else `value`. If

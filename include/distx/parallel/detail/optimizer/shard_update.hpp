@@ -6,6 +6,7 @@
 
 #include "distx/comm/any_communicator.hpp"
 #include "distx/comm/detail/host_values.hpp"
+#include "distx/comm/detail/in_order.hpp"
 #include "distx/memory/fixed_point.hpp"
 #include "distx/optim/detail/update_piece.hpp"
 #include "distx/parallel/segment.hpp"
@@ -16,6 +17,8 @@ namespace distx::inline DISTX_ABI::detail {
 ///
 /// Every rank calls `look` for its parts, all ranks `agree` on the largest magnitudes, every rank calls `add` for the
 /// same parts, and all ranks `sum`. `agree` and `sum` are collective over `comm`; null means that this rank has all.
+/// In other memory than the host's, the parts are looked at and added when the ranks agree and sum: by one kernel for
+/// many of them, for which the host waits.
 template <MemorySpace Space>
 class SharedNorms {
  public:
@@ -25,20 +28,37 @@ class SharedNorms {
 
   template <FloatingElement T>
   void look(stream after, std::size_t i, Span<T, Space> part) {
-    largest_[i] = std::max(largest_[i], largest_magnitude(after, part));
+    if constexpr (HostAccessible<Space>)
+      largest_[i] = std::max(largest_[i], largest_magnitude(after, part));
+    else
+      pieces_.push_back({part, i});
   }
-  void agree(AnyCommunicator<Space>* comm, const std::source_location& location) {
+  void agree([[maybe_unused]] stream after, AnyCommunicator<Space>* comm, const std::source_location& location) {
+    if constexpr (!HostAccessible<Space>)
+      on_pieces(after, largest_, [&](std::span<const ReducedPiece<Space>> pieces, Span<double, Space> largest) {
+        largest_magnitudes(after, pieces, largest);
+      });
     if (comm != nullptr) all_reduce_values(*comm, Span<double>(largest_), max, location);
   }
   template <FloatingElement T>
   void add(stream after, std::size_t i, Span<T, Space> part) {
     if (!counts(i)) return;
-    FixedPointSum total{parts_[2 * i], parts_[2 * i + 1]};
-    total += fixed_point_squares(after, part, FixedPointSum::exponent_for(largest_[i]));
-    parts_[2 * i] = total.high;
-    parts_[2 * i + 1] = total.low;
+    if constexpr (HostAccessible<Space>) {
+      FixedPointSum total{parts_[2 * i], parts_[2 * i + 1]};
+      total += fixed_point_squares(after, part, FixedPointSum::exponent_for(largest_[i]));
+      parts_[2 * i] = total.high;
+      parts_[2 * i + 1] = total.low;
+    } else {
+      pieces_.push_back({part, i});
+    }
   }
-  void sum(AnyCommunicator<Space>* comm, const std::source_location& location) {
+  void sum([[maybe_unused]] stream after, AnyCommunicator<Space>* comm, const std::source_location& location) {
+    if constexpr (!HostAccessible<Space>)
+      on_pieces(after, parts_, [&](std::span<const ReducedPiece<Space>> pieces, Span<std::uint64_t, Space> parts) {
+        const auto largest = buffer_on<double, Space>(after, largest_.size(), uninitialized);
+        copy(after, largest.span(), Span<const double>(largest_));
+        fixed_point_squares_of_each(after, pieces, largest.span(), parts);
+      });
     if (comm != nullptr) all_reduce_values(*comm, Span<std::uint64_t>(parts_), distx::sum, location);
   }
   /// Returns infinity if an element is infinite or not a number.
@@ -50,10 +70,21 @@ class SharedNorms {
   }
 
  private:
+  /// Calls f(pieces, numbers) with zeros in the memory of the pieces, reads what they have become, and ends the list.
+  template <class T, class F>
+  void on_pieces(stream after, std::vector<T>& numbers, F&& f) {
+    if (pieces_.empty()) return;
+    const auto there = buffer_on<T, Space>(after, numbers.size());
+    f(std::span<const ReducedPiece<Space>>(pieces_), there.span());
+    copy(after, Span<T>(numbers), Span<const T, Space>(there));
+    after.synchronize();
+    pieces_.clear();
+  }
   [[nodiscard]] bool counts(std::size_t i) const noexcept { return largest_[i] > 0 && is_finite(largest_[i]); }
 
   std::vector<double> largest_;
-  std::vector<std::uint64_t> parts_;  // high and low of each
+  std::vector<std::uint64_t> parts_;           // high and low of each
+  std::vector<ReducedPiece<Space>> pieces_{};  // not in the host's memory, with the numbers of their norms
 };
 
 /// The update of one piece of a shard in one step; it may overwrite the gradient.
@@ -105,7 +136,7 @@ class ShardUpdate {
   /// @param gradients  where each rank's gradients of the part begin, in rank order
   virtual void update_by_operands(const PieceStep<Space>& piece, std::size_t begin,
                                   std::span<const void* const> gradients, std::size_t count) = 0;
-  /// Returns the bytes of the optimizer's coefficients for one piece; 0 if the host updates.
+  /// Returns the bytes of the optimizer's coefficients for one piece; 0 if the host takes part in updates.
   [[nodiscard]] virtual std::size_t coefficient_bytes() const noexcept = 0;
   /// Writes the coefficients of pieces to the host's memory.
   virtual void write_coefficients(const std::vector<PieceStep<Space>>& pieces, std::byte* to) const = 0;

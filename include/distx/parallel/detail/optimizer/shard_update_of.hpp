@@ -81,7 +81,7 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
     std::size_t all = 0;
     for (const auto& piece : shard.pieces) {
       works_.push_back(all);
-      all += directs_apart() ? piece.size : 0;
+      if (NormOptimizer<Optimizer> && directs_apart()) all += piece.size;
       workspace_->reserve(work_of(piece) * sizeof(A));
     }
     if constexpr (NormOptimizer<Optimizer>) {
@@ -93,59 +93,55 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
   void update(stream after, const std::vector<PieceStep<Space>>& pieces, const GradientFactor& factor,
               [[maybe_unused]] const std::byte* coefficients, AnyCommunicator<Space>* comm,
               const std::source_location& location) override {
-    if constexpr (!HostAccessible<Space>) {
-      in_one_launch(after, pieces, factor, coefficients);
-    } else if constexpr (NormOptimizer<Optimizer>) {
+    if constexpr (NormOptimizer<Optimizer>) {
       SharedNorms<Space> norms(2 * parameters_);
       update_by_norms(NormPhase::direct, after, pieces, factor, norms, {});
-      norms.agree(comm, location);
+      norms.agree(after, comm, location);
       update_by_norms(NormPhase::add, after, pieces, factor, norms, {});
-      norms.sum(comm, location);
+      norms.sum(after, comm, location);
       update_by_norms(NormPhase::apply, after, pieces, factor, norms, {});
+    } else if constexpr (ElementwiseOptimizer<Optimizer>) {
+      by_elements(after, optimizer_, pieces, factor, coefficients);
     } else {
+      std::vector<PieceStep<Space>> others;
       for (const auto& each : pieces) {
-        if constexpr (MatrixOptimizer<Optimizer>)
-          by_matrix(after, optimizer_, each, factor.value);
-        else if constexpr (ElementwiseOptimizer<Optimizer>)
-          by_elements(after, optimizer_, each, factor.value);
-        else if (state_[each.piece].matrix.size() > 0)
-          by_matrix(after, optimizer_.matrices, each, factor.value);
+        if (MatrixOptimizer<Optimizer> || state_[each.piece].matrix.size() > 0)
+          with_matrices([&](const auto& optimizer) { by_matrix(after, optimizer, each, factor); });
         else
-          by_elements(after, optimizer_.others, each, factor.value);
+          others.push_back(each);
       }
+      if constexpr (is_mixed<Optimizer>) by_elements(after, optimizer_.others, others, factor, nullptr);
     }
   }
   void update_by_norms([[maybe_unused]] NormPhase phase, [[maybe_unused]] stream after,
                        [[maybe_unused]] const std::vector<PieceStep<Space>>& pieces,
                        [[maybe_unused]] const GradientFactor& factor, [[maybe_unused]] SharedNorms<Space>& norms,
                        [[maybe_unused]] const std::vector<NormNumber>& numbers) override {
-    if constexpr (HostAccessible<Space> && NormOptimizer<Optimizer>) {
-      if (phase == NormPhase::direct) directed_.clear();
+    if constexpr (NormOptimizer<Optimizer>) {
+      if (phase == NormPhase::direct) directed_ = direct_all(after, optimizer_, pieces, factor);
+      std::vector<double> trusts;
       for (std::size_t i = 0; i < pieces.size(); ++i) {
         const auto& each = pieces[i];
         const auto& piece = state_[each.piece];
         const NormNumber at = numbers.empty() ? NormNumber{piece.parameter} : numbers[each.segment.parameter];
         const std::size_t of_weight = 2 * at.number, of_direction = of_weight + 1;
         if (phase == NormPhase::direct) {
-          directed_.push_back(work(after, each, factor.value, works_[each.piece], 0, piece.size));
-          fused_direction(after, optimizer_, each.step, directed_[i].weight, directed_[i].gradient,
-                          directed_[i].direction, state_.template states<Optimizer::states>(each.piece));
           norms.look(after, of_weight, directed_[i].weight);
           norms.look(after, of_direction, directed_[i].direction);
         } else if (phase == NormPhase::add && at.adds) {
           norms.add(after, of_weight, directed_[i].weight);
           norms.add(after, of_direction, directed_[i].direction);
         } else if (phase == NormPhase::apply) {
-          const double trust = Optimizer::trust(norms.norm(of_weight), norms.norm(of_direction));
-          fused_apply(after, optimizer_, each.step, trust, directed_[i].weight, directed_[i].direction);
-          finish(after, each, directed_[i], 0);
+          trusts.push_back(Optimizer::trust(norms.norm(of_weight), norms.norm(of_direction)));
         }
       }
+      if (phase == NormPhase::apply) apply_all(after, optimizer_, pieces, factor, directed_, trusts);
     }
   }
   Span<AnyElement, Space> direct(stream after, const PieceStep<Space>& each, const GradientFactor& factor) override {
     Span<AnyElement, Space> direction;
-    with_matrices([&](const auto& optimizer) { direction = directed(after, optimizer, each, factor.value).direction; });
+    with_matrices(
+        [&](const auto& optimizer) { direction = direct_all(after, optimizer, {each}, factor)[0].direction; });
     return direction;
   }
   void apply(stream after, const PieceStep<Space>& each, Span<AnyElement, Space> direction, double scale_by) override {
@@ -155,7 +151,7 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
       if constexpr (std::same_as<T, A>)
         if (state_.has_master()) part.weight = state_.master(each.piece);
       part.direction = {static_cast<A*>(direction.data()), direction.size()};
-      applied(after, optimizer, each, part, scale_by);
+      apply_all(after, optimizer, {each}, {}, {part}, {scale_by});
     });
   }
   [[nodiscard]] bool takes_operands() const noexcept override { return in_one_pass && !state_.has_master(); }
@@ -170,14 +166,14 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
     }
   }
   [[nodiscard]] std::size_t coefficient_bytes() const noexcept override {
-    if constexpr (HostAccessible<Space>)
+    if constexpr (HostAccessible<Space> || !ElementwiseOptimizer<Optimizer>)
       return 0;
     else
       return sizeof(coefficients_t<Optimizer, A>);
   }
   void write_coefficients([[maybe_unused]] const std::vector<PieceStep<Space>>& pieces,
                           [[maybe_unused]] std::byte* to) const override {
-    if constexpr (!HostAccessible<Space>) {
+    if constexpr (!HostAccessible<Space> && ElementwiseOptimizer<Optimizer>) {
       for (const auto& each : pieces) {
         if (each.segment.weight.empty()) continue;
         const auto coefficients = optimizer_.template coefficients<A>(each.step);
@@ -221,8 +217,8 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
   }
   /// Returns the elements of workspace that updating one piece takes.
   [[nodiscard]] std::size_t work_of(const PieceDescription& piece) const {
-    if constexpr (!HostAccessible<Space> || NormOptimizer<Optimizer>) return 0;
-    if (piece.matrix.size() == 0) return state_.has_master() ? std::min(block, piece.size) : 0;
+    if constexpr (NormOptimizer<Optimizer>) return 0;
+    if (piece.matrix.size() == 0) return HostAccessible<Space> && state_.has_master() ? std::min(block, piece.size) : 0;
     const std::size_t direction = directs_apart() ? piece.size : 0;
     if constexpr (MatrixOptimizer<Optimizer>)
       return direction + Optimizer::scratch(piece.matrix);
@@ -241,8 +237,10 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
     if (state_.has_master()) {
       if constexpr (std::same_as<T, A>) {
         work.weight = state_.master(each.piece).subspan(begin, size);
-        cast_to<Space>(after, work.direction, segment.gradient.subspan(begin, size));
-        if (factor != 1) scale(after, work.direction, factor);
+        if constexpr (HostAccessible<Space>) {  // elsewhere the kernel converts and scales
+          cast_to<Space>(after, work.direction, segment.gradient.subspan(begin, size));
+          if (factor != 1) scale(after, work.direction, factor);
+        }
         work.gradient = work.direction;
       }
       return work;
@@ -257,6 +255,17 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
     if (state_.has_master()) cast_to<Space>(after, each.segment.weight.subspan(begin, done.weight.size()), done.weight);
   }
 
+  template <class Elements>
+  void by_elements(stream after, const Elements& optimizer, const std::vector<PieceStep<Space>>& pieces,
+                   const GradientFactor& factor, const std::byte* coefficients) const {
+    if constexpr (HostAccessible<Space>) {
+      for (const auto& each : pieces) by_elements(after, optimizer, each, factor.value);
+    } else {
+      in_one_launch(after, optimizer, pieces, factor, coefficients, [&](auto& piece, std::size_t i) {
+        piece.state = state_.template states<Elements::states>(pieces[i].piece);
+      });
+    }
+  }
   template <class Elements>
   void by_elements(stream after, const Elements& optimizer, const PieceStep<Space>& each, double factor) const {
     const std::size_t size = state_[each.piece].size;
@@ -278,71 +287,107 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
   }
 
   /// Updates by a kernel that converts and scales gradients, and rounds masters to weights, while it updates.
-  void in_one_launch(stream after, const std::vector<PieceStep<Space>>& pieces, const GradientFactor& factor,
-                     const std::byte* coefficients) const {
+  /// @param set  set(piece, i) sets the states of the i-th piece
+  template <class Elements, class Set>
+  void in_one_launch(stream after, const Elements& optimizer, const std::vector<PieceStep<Space>>& pieces,
+                     const GradientFactor& factor, const std::byte* coefficients, Set&& set) const {
     if (pieces.empty()) return;
     if constexpr (std::same_as<T, float>) {
       if (state_.has_master()) {
         const auto& segment = pieces.front().segment;  // all of a bucket have the same types
         return with_type(segment.weight, [&]<class Low>(Span<Low, Space>) {
-          with_type(segment.gradient, [&]<class Gradient>(Span<Gradient, Space>) {
-            if constexpr (sizeof(Low) == 2 && sizeof(Gradient) <= 4)
-              launch<Low, Gradient>(after, pieces, factor, coefficients);
-          });
+          if constexpr (number_of_pass<Elements> == 2 && sizeof(Low) == 2)
+            launch<Low, Low>(after, optimizer, pieces, factor, coefficients, set);
+          else
+            with_type(segment.gradient, [&]<class Gradient>(Span<Gradient, Space>) {
+              if constexpr (sizeof(Low) == 2 && sizeof(Gradient) <= 4)
+                launch<Low, Gradient>(after, optimizer, pieces, factor, coefficients, set);
+            });
         });
       }
     }
-    launch<T, T>(after, pieces, factor, coefficients);
+    launch<T, T>(after, optimizer, pieces, factor, coefficients, set);
   }
-  template <class Low, class Gradient>
-  void launch(stream after, const std::vector<PieceStep<Space>>& pieces, const GradientFactor& factor,
-              const std::byte* coefficients) const {
-    std::vector<UpdatePiece<Space, Optimizer, T, Low, Gradient>> all;
+  template <class Low, class Gradient, class Elements, class Set>
+  void launch(stream after, const Elements& optimizer, const std::vector<PieceStep<Space>>& pieces,
+              const GradientFactor& factor, const std::byte* coefficients, Set&& set) const {
+    std::vector<UpdatePiece<Space, Elements, T, Low, Gradient>> all;
     all.reserve(pieces.size());
-    for (const auto& each : pieces) {
-      const Span<Low, Space> weight(static_cast<Low*>(each.segment.weight.data()), each.segment.weight.size());
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const auto& segment = pieces[i].segment;
+      const Span<Low, Space> weight(static_cast<Low*>(segment.weight.data()), segment.weight.size());
       auto& piece = all.emplace_back();
-      piece.step = each.step;
+      piece.step = pieces[i].step;
       if constexpr (std::same_as<T, Low>) {
         piece.weight = weight;
       } else {
-        piece.weight = state_.master(each.piece);
+        piece.weight = state_.master(pieces[i].piece);
         piece.low = weight;
       }
-      piece.gradient = {static_cast<const Gradient*>(each.segment.gradient.data()), weight.size()};
-      piece.state = state_.template states<Optimizer::states>(each.piece);
+      if constexpr (number_of_pass<Elements> == 2)
+        piece.gradient = weight;  // which the second pass does not use
+      else
+        piece.gradient = {static_cast<const Gradient*>(segment.gradient.data()), weight.size()};
+      set(piece, i);
     }
-    fused_update(after, optimizer_, std::span<const UpdatePiece<Space, Optimizer, T, Low, Gradient>>(all), factor,
+    fused_update(after, optimizer, std::span<const UpdatePiece<Space, Elements, T, Low, Gradient>>(all), factor,
                  coefficients);
   }
 
   template <class Matrices>
-  void by_matrix(stream after, const Matrices& optimizer, const PieceStep<Space>& each, double factor) const {
+  void by_matrix(stream after, const Matrices& optimizer, const PieceStep<Space>& each,
+                 const GradientFactor& factor) const {
     const auto& piece = state_[each.piece];
-    const Work whole = directed(after, optimizer, each, factor);
+    const std::vector<Work> whole = direct_all(after, optimizer, {each}, factor);
     const auto scratch = workspace_->template of<A>(directs_apart() ? piece.size : 0, Matrices::scratch(piece.matrix));
-    applied(after, optimizer, each, whole, optimizer.transform(after, piece.matrix, whole.direction, scratch));
+    const double scale_by = optimizer.transform(after, piece.matrix, whole[0].direction, scratch);
+    apply_all(after, optimizer, {each}, factor, whole, {scale_by});
   }
-  template <class Matrices>
-  [[nodiscard]] Work directed(stream after, const Matrices& optimizer, const PieceStep<Space>& each,
-                              double factor) const {
-    const Work part = work(after, each, factor, 0, 0, state_[each.piece].size);
-    fused_direction(after, optimizer, each.step, part.weight, part.gradient, part.direction,
-                    state_.template states<Matrices::states>(each.piece));
-    return part;
+  /// Makes the first pass over pieces.
+  template <class Directing>
+  [[nodiscard]] std::vector<Work> direct_all(stream after, const Directing& optimizer,
+                                             const std::vector<PieceStep<Space>>& pieces,
+                                             const GradientFactor& factor) const {
+    std::vector<Work> all;
+    for (const auto& each : pieces) {
+      const Work part = work(after, each, factor.value, works_[each.piece], 0, state_[each.piece].size);
+      if constexpr (HostAccessible<Space>)
+        fused_direction(after, optimizer, each.step, part.weight, part.gradient, part.direction,
+                        state_.template states<Directing::states>(each.piece));
+      all.push_back(part);
+    }
+    if constexpr (!HostAccessible<Space>)
+      in_one_launch(after, FirstPass<Directing>{optimizer}, pieces, factor, nullptr, [&](auto& piece, std::size_t i) {
+        piece.state[0] = all[i].direction;
+        for (std::size_t s = 0; s < Directing::states; ++s)
+          piece.state[1 + s] = state_.template states<Directing::states>(pieces[i].piece)[s];
+      });
+    return all;
   }
-  template <class Matrices>
-  void applied(stream after, const Matrices& optimizer, const PieceStep<Space>& each, const Work& part,
-               double scale_by) const {
-    fused_apply(after, optimizer, each.step, scale_by, part.weight, part.direction);
-    finish(after, each, part, 0);
+  /// Makes the second pass: updates the parts along their directions, times `factors`.
+  template <class Directing>
+  void apply_all(stream after, const Directing& optimizer, const std::vector<PieceStep<Space>>& pieces,
+                 const GradientFactor& factor, const std::vector<Work>& parts,
+                 const std::vector<double>& factors) const {
+    if constexpr (HostAccessible<Space>) {
+      for (std::size_t i = 0; i < pieces.size(); ++i) {
+        fused_apply(after, optimizer, pieces[i].step, factors[i], parts[i].weight, parts[i].direction);
+        finish(after, pieces[i], parts[i], 0);
+      }
+    } else {
+      in_one_launch(after, SecondPass<Directing>{optimizer, 1}, pieces, factor, nullptr,
+                    [&](auto& piece, std::size_t i) {
+                      piece.state[0] = parts[i].direction;
+                      piece.factor = factors[i];
+                    });
+    }
   }
   /// Calls f with the optimizer of matrices, if there is one.
   template <class F>
   void with_matrices([[maybe_unused]] F&& f) const {
-    if constexpr (HostAccessible<Space> && MatrixOptimizer<Optimizer>)
+    if constexpr (MatrixOptimizer<Optimizer>)
       f(optimizer_);
-    else if constexpr (HostAccessible<Space> && is_mixed<Optimizer>)
+    else if constexpr (is_mixed<Optimizer>)
       f(optimizer_.matrices);
   }
 
@@ -350,7 +395,7 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
   std::size_t parameters_;
   ShardState<Space, A> state_;
   std::shared_ptr<OptimizerWorkspace<Space>> workspace_;
-  std::vector<std::size_t> works_;  // the offset of each piece's direction, of those kept at the same time
+  std::vector<std::size_t> works_;  // where each piece's direction begins in the workspace
   std::vector<Work> directed_{};    // of the pieces in an update by norms
 };
 

@@ -113,9 +113,9 @@ class OptimizerShards {
       pieces[i] = pieces_;
     }
     make(NormPhase::direct);
-    for (auto* const comm : {sharding(), &*across_}) norms.agree(comm, location);
+    for (auto* const comm : {sharding(), &*across_}) norms.agree(after, comm, location);
     make(NormPhase::add);
-    for (auto* const comm : {sharding(), &*across_}) norms.sum(comm, location);
+    for (auto* const comm : {sharding(), &*across_}) norms.sum(after, comm, location);
     make(NormPhase::apply);
   }
   /// Does the same as `update` with gradients that are not reduced yet: `reduce(update)` reduces them, and passes them
@@ -130,6 +130,12 @@ class OptimizerShards {
     update_pieces(index, {}, true, after, location);
   }
 
+  /// Whether steps can be captured: whether the host computes only the optimizer's coefficients.
+  [[nodiscard]] bool capturable() const noexcept {
+    for (std::size_t i = 0; i < count_; ++i)
+      if (buckets_[i].update->coefficient_bytes() == 0) return false;
+    return true;
+  }
   /// @name Steps that are captured: their updates read the optimizer's coefficients where `replay` writes them
   /// @{
   void begin_capture() {
