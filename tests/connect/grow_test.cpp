@@ -28,11 +28,13 @@ using test::check_ranks;
 using test::contains;
 using test::forked;
 
-/// Returns how many threads a process has; a sanitizer may add one.
-int threads_of(pid_t process) {
-  using Entries = std::filesystem::directory_iterator;
-  std::error_code error;
-  return static_cast<int>(std::distance(Entries("/proc/" + std::to_string(process) + "/task", error), Entries()));
+/// Returns one more than how often a process has waited in the system.
+int waits_of(pid_t process) {
+  std::ifstream status("/proc/" + std::to_string(process) + "/status");
+  int waits = 0;
+  for (std::string word; status >> word;)
+    if (word == "voluntary_ctxt_switches:") status >> waits;
+  return 1 + waits;
 }
 
 /// Ranks of one job in a folder.
@@ -48,10 +50,10 @@ struct InFolder {
   }
   [[nodiscard]] bool clean() const { return folder.empty(); }
   static void await_ended() {}
-  /// Waits until a process of this host waits to join. @param process,threads  for the other kind of job
-  void await_joining(pid_t process, int threads) const {
+  /// Waits until a process of this host waits to join. @param process,waits  for the other kind of job
+  void await_joining(pid_t process, int waits) const {
     (void)process;
-    (void)threads;
+    (void)waits;
     const auto joins = [](const auto& entry) { return entry.path().filename().string().starts_with("join-"); };
     using Entries = std::filesystem::directory_iterator;
     for (const distx::Deadline deadline(seconds(60)); !deadline.expired();) {
@@ -86,10 +88,10 @@ struct OverTcp {
     for (const distx::Deadline deadline(seconds(60)); is_connected() && !deadline.expired();)
       std::this_thread::sleep_for(milliseconds(1));
   }
-  /// The connection's thread is started once rank 0 and the process have proven the token.
-  /// @param threads  those that the process had before it called join
-  void await_joining(pid_t process, int threads) const {
-    for (const distx::Deadline deadline(seconds(60)); threads_of(process) <= threads && !deadline.expired();)
+  /// To connect and to prove the token takes a few waits; all later ones are for rank 0.
+  /// @param waits  those of the process before it called join
+  void await_joining(pid_t process, int waits) const {
+    for (const distx::Deadline deadline(seconds(60)); waits_of(process) < waits + 16 && !deadline.expired();)
       std::this_thread::sleep_for(milliseconds(1));
   }
 };
@@ -191,14 +193,14 @@ class Phase {
 /// Starts a process that exits with what `body` returns, which calls `job.join`; returns it once it waits to join.
 template <class Job, class Body>
 pid_t started_joining(const Job& job, Body&& body) {
-  const Phase threads;
+  const Phase waits;
   const pid_t process = ::fork();
   if (process == 0) {
-    threads.begin(threads_of(::getpid()));
+    waits.begin(waits_of(::getpid()));
     ::_exit(body());
   }
-  threads.await(1);
-  job.await_joining(process, threads.number());
+  waits.await(1);
+  job.await_joining(process, waits.number());
   return process;
 }
 
