@@ -184,8 +184,9 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
   /// that group.
   std::optional<Frame> grow(Frame result) override {
     if (result.body.empty()) return result;
-    if (inbox.rank == 0) decide(true);
-    if (folder().has(job_.file(next_file))) return std::nullopt;  // `receive` enters it
+    const auto is_decided = [&] { return folder().has(job_.file(next_file)); };
+    if (inbox.rank == 0 && !is_decided()) decide(true);  // once: a process that joined has removed its answer
+    if (is_decided()) return std::nullopt;               // `receive` enters it
     if (!record(0).is_here()) return first_end_->frame(FrameKind::fail);
     if (record(0).shrink_limit) return SentError{'r', -1, control::shrinks(name(0))}.frame(FrameKind::fail);
     return std::nullopt;
