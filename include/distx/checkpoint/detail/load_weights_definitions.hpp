@@ -107,14 +107,15 @@ void convert(const ShardIndex& index, const LoadedWeight<Space>& weight, std::by
       convert(target, weight.type, from, weight.source_type, count);
   };
   if (!weight.transposed) {
-    each_run(array.shape, array.part.offsets, array.part.extents,
-             [&](std::uint64_t begin, std::uint64_t from, std::uint64_t size) {
-               const auto first = std::max(from, array.begin), last = std::min(from + size, array.begin + array.size);
-               if (first >= last) return;
-               const auto in_file = begin + (first - from);
-               for (const auto& run : index.runs_of(weight.source, weight.source_shape, width, in_file, last - first))
-                 set(first + (run.begin - in_file), run.bytes.data(), run.bytes.size() / width);
-             });
+    each_common_run(
+        array.part, {Shape(array.shape.size()), array.shape}, array.part,
+        [&](std::uint64_t begin, std::uint64_t from, std::uint64_t size) {
+          const auto first = std::max(from, array.begin), last = std::min(from + size, array.begin + array.size);
+          if (first >= last) return;
+          const auto in_file = begin + (first - from);
+          for (const auto& run : index.runs_of(weight.source, weight.source_shape, width, in_file, last - first))
+            set(first + (run.begin - in_file), run.bytes.data(), run.bytes.size() / width);
+        });
     return;
   }
   // Row r of the training is column r of the file.

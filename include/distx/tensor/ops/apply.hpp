@@ -137,9 +137,9 @@ void multiply(Stream stream, MatrixRef<T, Space> out, const Left& left, const Ri
 
 /// The product by the memory space's own `local_matmul`.
 struct LocalProduct {
-  template <class T, class Space>
-  void operator()(typename Space::stream stream, MatrixRef<T, Space> out, MatrixRef<const T, Space> left,
-                  MatrixRef<const T, Space> right) const {
+  template <class T, class Left, class Right, class Space>
+  void operator()(typename Space::stream stream, MatrixRef<T, Space> out, MatrixRef<Left, Space> left,
+                  MatrixRef<Right, Space> right) const {
     multiply(stream, out, left, right);
   }
 };
