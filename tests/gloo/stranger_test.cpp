@@ -43,8 +43,8 @@ Sockets strangers() {
   Sockets all;
   for (const int port : listening_ports()) {
     const auto address = test::tcp::resolve({"127.0.0.1", port}).addresses.at(0);
-    auto socket = test::tcp::open_socket(address);
-    if (test::tcp::connect_socket(socket, address, distx::Deadline(20s).end()) == 0) all.push_back(std::move(socket));
+    auto socket = test::tcp::connected_socket(address, distx::Deadline(20s).end());
+    if (socket) all.push_back(std::move(socket));
   }
   return all;
 }
