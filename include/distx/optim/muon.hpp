@@ -71,9 +71,15 @@ struct Muon {
   /// Orthogonalizes the direction in place; returns the factor for `apply`.
   template <class Stream, class T, class Space>
   double transform(Stream stream, MatrixShape shape, Span<T, Space> direction, Span<T, Space> scratch) const {
-    static_assert(
-        requires(MatrixRef<T, Space> m) { local_matmul(stream, m, m, m); },
-        "distx::Muon: matrix products in GPU memory are cuBLAS's; include <distx/cuda_blas.hpp>");
+    constexpr bool multiplies = requires(MatrixRef<T, Space> m) { local_matmul(stream, m, m, m); };
+    static_assert(multiplies, "distx::Muon: matrix products in GPU memory are cuBLAS's; include <distx/cuda_blas.hpp>");
+    if constexpr (multiplies) orthogonalize(stream, shape, direction, scratch);
+    return std::sqrt(std::max(1.0, static_cast<double>(shape.rows) / static_cast<double>(shape.columns)));
+  }
+
+ private:
+  template <class Stream, class T, class Space>
+  void orthogonalize(Stream stream, MatrixShape shape, Span<T, Space> direction, Span<T, Space> scratch) const {
     const double norm = std::sqrt(sum_of_squares(stream, direction));
     const std::size_t side = std::min(shape.rows, shape.columns);
     MatrixRef<T, Space> x{direction, shape.rows, shape.columns};
@@ -92,10 +98,8 @@ struct Muon {
       std::swap(x, next);
     }
     copy(stream, direction, x.values);
-    return std::sqrt(std::max(1.0, static_cast<double>(shape.rows) / static_cast<double>(shape.columns)));
   }
 
- private:
   // a, b and c of the source: the steepest slope at 0, and singular values within [0.7, 1.2] after five iterations.
   static constexpr double linear = 3.4445, squared = -4.7750, cubed = 2.0315;
 };
