@@ -3,12 +3,16 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <thread>
+#include <vector>
 
 #include "cuda/gate.hpp"
 #include "distx/comm/any_communicator.hpp"
 #include "distx/comm/detail/host_values.hpp"
+#include "distx/nccl/detail/backend_definitions.hpp"
 #include "nccl/ranks.hpp"
 #include "standin/standin.hpp"
 
@@ -181,7 +185,54 @@ TEST_CASE("nothing is allocated after the first call of a kind") {
   });
 }
 
-TEST_CASE("a call that is started while others are in flight asks the GPU for the oldest of them only") {
+TEST_CASE("an asynchronous call that only the communicator's stream waits for makes few CUDA calls") {
+  on_ranks(1, [](auto& connector) {
+    distx::NcclCommunicator comm(connector);
+    auto value = on_gpu(std::vector<float>(2, 1.0f));
+    const auto bursts = [&] {
+      for (int i = 0; i < 200; ++i) {
+        distx::start_all_reduce(comm, value, distx::sum, comm.stream()).wait(comm.stream());
+        if (i % 20 == 19) comm.stream().synchronize();
+      }
+    };
+    const Calls first;
+    bursts();
+    const Calls before;
+    CHECK(before.events - first.events <= 41);  // at most twice what is in flight
+    const std::size_t cuda = standin::cuda_calls_here();
+    bursts();
+    // Four for each call, one for each burst, and few questions whether the GPU has done one.
+    CHECK(standin::cuda_calls_here() - cuda <= 810 + 140);
+  });
+}
+
+TEST_CASE("a call that was taken early and enqueued late is reused only after its own end") {
+  namespace nccl = distx::nccl::detail;
+  const distx::calls::RankOf self;
+  const distx::NcclOptions options;
+  nccl::RevocationState revocation(nullptr, 0, 0);
+  std::mutex mutex;
+  const distx::CudaStream stream;
+  nccl::CommStream comm({}, stream, self, options, revocation, mutex);
+  nccl::StreamCallPool pool;
+  std::vector<nccl::StreamCall*> taken;
+  for (int i = 0; i < 40; ++i) taken.push_back(&pool.take(distx::no_timeout));
+  const auto enqueue = [&](nccl::StreamCall& call) {
+    call.comm = &comm;
+    comm.issued(call);
+    call.holder = nccl::StreamCall::Holder::stream;
+  };
+  for (std::size_t i = 1; i < taken.size(); ++i) enqueue(*taken[i]);
+  stream.synchronize();
+  test::Gate gate(stream);
+  enqueue(*taken[0]);
+  std::set<const nccl::StreamCall*> reused;
+  for (std::size_t i = 1; i < taken.size(); ++i) reused.insert(&pool.take(distx::no_timeout));
+  CHECK(!reused.contains(taken[0]));
+  CHECK(reused.contains(taken[1]));
+}
+
+TEST_CASE("a call that is started while others are in flight asks the GPU for one of them only") {
   on_ranks(1, [](auto& connector) {
     distx::NcclCommunicator comm(connector);
     const distx::CudaStream stream;

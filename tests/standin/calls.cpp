@@ -78,6 +78,14 @@ std::size_t calls_here(const char* function) {
   return found == all().counts_of_threads.end() ? 0 : found->second;
 }
 
+std::size_t cuda_calls_here() {
+  const std::lock_guard lock(all().mutex);
+  std::size_t sum = 0;
+  for (const auto& [key, count] : all().counts_of_threads)
+    if (key.first == std::this_thread::get_id() && key.second.starts_with("cuda")) sum += count;
+  return sum;
+}
+
 std::size_t host_waits() { return calls(host_wait); }
 
 void fail_next(const char* function, cudaError_t code, int after) { plan(function, {static_cast<int>(code), after}); }

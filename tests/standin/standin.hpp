@@ -57,6 +57,8 @@ void keeps_not_ready(bool keeps);
 
 /// How often this thread called it.
 [[nodiscard]] std::size_t calls_here(const char* function);
+/// How often this thread called functions of CUDA, other than for errors.
+[[nodiscard]] std::size_t cuda_calls_here();
 
 /// How often the host waited for a stream, an event or a device, in whichever function.
 [[nodiscard]] std::size_t host_waits();

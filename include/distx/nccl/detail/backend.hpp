@@ -103,10 +103,12 @@ class NcclBackend final : public GroupMember {
   /// Makes a stream wait for the call, and takes it back.
   void follow(StreamCall& call, CudaStreamRef stream, const ErrorContext& context) {
     const HolderChange returned(call, StreamCall::Holder::stream);
+    const bool own = stream == call.comm->stream;
+    if (own && call.stage == StreamCall::CallStage::enqueued && !revocation.revoked()) return;
     const cuda::DeviceGuard guard(device);
     demand(call, context);
     wait([&] { return is_enqueued(call); }, context);
-    if (stream != call.comm->stream) stream.wait(call.event);
+    if (!own) stream.wait(call.event);
   }
   /// Whether `finish` would return or throw at once.
   [[nodiscard]] bool test(StreamCall& call) noexcept {
@@ -187,7 +189,7 @@ class NcclBackend final : public GroupMember {
 
   /// Allocates what comparisons of the first asynchronous calls need.
   void prepare_comparisons() {
-    if (self_.size > 1 && options.check != Check::off) calls_.prepare(8, self_.size);
+    if (self_.size > 1 && options.check != Check::off) calls_.prepare(self_.size);
   }
 
   void leave_group(std::unique_lock<std::mutex> lock, ncclResult_t code, bool unwinding) noexcept override;

@@ -174,6 +174,7 @@ class CommStream {
   void record_issued() {
     for (StreamCall* const call : issued_) {
       call->event.record(stream);
+      call->number = ++recorded_;
       call->stage = StreamCall::CallStage::enqueued;
     }
     issued_.clear();
@@ -209,6 +210,7 @@ class CommStream {
   std::vector<StreamCall*> issued_;
   std::vector<Buffer<std::byte, Cuda>> workspaces_;
   std::vector<cuda::PinnedBuffer<std::byte>> pinned_;
+  std::uint64_t recorded_ = 0;  ///< how many calls it has enqueued
   int depth_ = 0;
   bool in_progress_ = false;
   bool finalized_ = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <array>
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -41,7 +41,7 @@ struct StreamCall final : distx::detail::Operation<Cuda> {
   std::atomic<bool> seen_done{false};
   std::atomic<bool> captured{false};  ///< recorded in a CUDA graph: its event is not asked for
   std::uint64_t use = 0;              ///< counts the calls it has stood for
-  std::uint64_t number = 0;           ///< counts the calls of the communicator
+  std::uint64_t number = 0;           ///< in the order of the events on the CommStream; set when it is enqueued
   Deadline deadline{no_timeout};
   std::uint64_t expired_at_look = 0;  ///< set by `check`: the observation from which on it is late
   HostReduction reduction;
@@ -92,22 +92,14 @@ class StreamCallPool {
   /// Returns a call that nobody waits for and that the GPU has done; its holder is now `pending`.
   /// @throws what a user's op threw in a call that only a stream waited for
   [[nodiscard]] StreamCall& take(const Timeout& limit) {
-    for (StreamCall* const call : candidates()) {
-      if (call == nullptr || call->holder == StreamCall::Holder::pending) continue;
-      const auto before = call->holder.load();
-      if (before == StreamCall::Holder::stream && !call->done()) continue;
-      const std::lock_guard lock(mutex_);
-      if (call->holder != before ||
-          (before == StreamCall::Holder::stream && call->stage != StreamCall::CallStage::enqueued))
-        continue;  // another thread was first
-      if (before == StreamCall::Holder::stream && call->comparison.difference(true)) continue;  // `check` reports it
-      if (before == StreamCall::Holder::stream) call->reduction.rethrow();
-      return begin(*call, limit);
-    }
+    StreamCall* known = take_done(limit);
+    if (known == nullptr && ask()) known = take_done(limit);
+    if (known != nullptr) return *known;
     auto made = std::make_unique<StreamCall>();
     const std::lock_guard lock(mutex_);
-    calls_.push_back(std::move(made));
-    return begin(*calls_.back(), limit);
+    next_ = std::min(next_ + 1, calls_.size());  // so that those after it, in a ring, were taken before it
+    calls_.insert(calls_.begin() + static_cast<std::ptrdiff_t>(next_), std::move(made));
+    return begin(*calls_[next_], limit);
   }
   /// Returns call number `i`, or null past the last.
   [[nodiscard]] StreamCall* at(std::size_t i) const noexcept {
@@ -140,9 +132,9 @@ class StreamCallPool {
     }
     return true;
   }
-  /// Makes `count` calls whose comparisons have memory for `ranks` ranks: allocating it later may wait for the GPU.
-  void prepare(int count, int ranks) {
-    for (int i = 0; i < count; ++i) {
+  /// Makes calls whose comparisons have memory for `ranks` ranks: allocating it later may wait for the GPU.
+  void prepare(int ranks) {
+    for (std::size_t i = 0; i < unasked; ++i) {
       auto made = std::make_unique<StreamCall>();
       made->comparison.reserve(ranks);
       const std::lock_guard lock(mutex_);
@@ -153,23 +145,50 @@ class StreamCallPool {
   void abandon() noexcept { distx::detail::leak(std::move(calls_)); }
 
  private:
-  /// Returns calls that may be free, or null: one that is known to be, and for each of two CommStreams the oldest that
-  /// the GPU has to be asked for. It does the calls of a CommStream in order, so there is no need to ask for others.
-  [[nodiscard]] std::array<StreamCall*, 3> candidates() const noexcept {
-    std::array<StreamCall*, 3> found{};
+  /// With fewer calls the GPU is not asked: the answer would free too few.
+  static constexpr std::size_t unasked = 16;
+
+  /// Whether only a stream waits for an enqueued call.
+  [[nodiscard]] static bool is_followed(const StreamCall& call) noexcept {
+    return call.holder == StreamCall::Holder::stream && call.stage == StreamCall::CallStage::enqueued;
+  }
+  /// Takes a call that is known to be free, or returns null. The search begins after the last one that was taken.
+  [[nodiscard]] StreamCall* take_done(const Timeout& limit) {
     const std::lock_guard lock(mutex_);
-    for (const auto& call : calls_) {
-      const auto holder = call->holder.load();
-      if (holder == StreamCall::Holder::pending) continue;
-      if (holder == StreamCall::Holder::nobody ||
-          (call->stage == StreamCall::CallStage::enqueued && !call->in_flight())) {
-        found[0] = call.get();
-        break;
+    for (std::size_t i = 0; i < calls_.size(); ++i) {
+      next_ = next_ + 1 < calls_.size() ? next_ + 1 : 0;
+      StreamCall& call = *calls_[next_];
+      if (call.holder != StreamCall::Holder::nobody) {
+        if (!is_followed(call) || call.in_flight() || call.comparison.difference(true)) continue;  // `check` reports it
+        call.reduction.rethrow();
       }
-      StreamCall*& oldest = found[1] == nullptr || found[1]->comm == call->comm ? found[1] : found[2];
-      if (oldest == nullptr || call->number < oldest->number) oldest = call.get();
+      return &begin(call, limit);
     }
-    return found;
+    return nullptr;
+  }
+  /// Asks the GPU for one call in the middle of those taken longest ago, which takes several calls of CUDA. The answer
+  /// holds for all that were enqueued before it on its CommStream. Returns whether they are done.
+  [[nodiscard]] bool ask() {
+    std::unique_lock lock(mutex_);
+    StreamCall* const asked = calls_.size() < unasked ? nullptr : find_middle();
+    if (asked == nullptr) return false;
+    const std::uint64_t use = asked->use;
+    lock.unlock();
+    if (!asked->done()) return false;
+    lock.lock();
+    if (asked->use != use) return false;  // another thread was first
+    for (const auto& call : calls_)
+      if (is_followed(*call) && call->comm == asked->comm && call->number <= asked->number) call->seen_done = true;
+    return true;
+  }
+  /// Returns a call in flight that only a stream waits for, in the middle of those taken longest ago, or null.
+  [[nodiscard]] StreamCall* find_middle() const noexcept {
+    const std::size_t size = calls_.size();
+    for (std::size_t i = 0; i < size; ++i) {
+      StreamCall& call = *calls_[(next_ + size / 2 + size - i) % size];
+      if (is_followed(call) && call.in_flight()) return &call;
+    }
+    return nullptr;
   }
   StreamCall& begin(StreamCall& call, const Timeout& limit) {
     call.comparison.close();
@@ -178,14 +197,13 @@ class StreamCallPool {
     call.expired_at_look = 0;
     call.deadline = Deadline(limit);
     ++call.use;
-    call.number = ++taken_;
     call.holder = StreamCall::Holder::pending;
     return call;
   }
 
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<StreamCall>> calls_;
-  std::uint64_t taken_ = 0;
+  std::size_t next_ = 0;  ///< the call that was taken last
 };
 
 }  // namespace distx::inline DISTX_ABI::nccl::detail
