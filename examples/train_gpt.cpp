@@ -258,6 +258,8 @@ void run(distx::AnyConnector& connector, const GptSettings& settings) {
           "--plan supports neither --mesh nor --reproducible: omit them, or give --plan-meshes");
     if (settings.device == "cuda" && (settings.fake > 0 || !settings.mesh.given()))
       throw distx::InvalidArgument("--device cuda needs --mesh, such as data=2,model=1, and does not support --fake");
+    if (settings.capture && settings.device != "cuda")
+      throw distx::InvalidArgument("--capture needs --device cuda: omit it");
     if (settings.mesh.pipelined() && settings.device != "cpu")
       throw distx::InvalidArgument("--device does not support pipelines: omit it, or pipeline= of --mesh");
     if (settings.device == "cuda" && (settings.training.optimizer == "lamb" || settings.training.optimizer == "muon" ||

@@ -2,6 +2,7 @@
 // train_gpt with GPUs; a separate program, because NCCL and cuBLAS take long to load:
 //   build/examples/train_gpt_cuda --device cuda --ranks 2 --mesh data=2,model=1 --zero 3
 //   tools/distx-run -n 4 build/examples/train_gpt_cuda --device cuda --mesh data=2,model=2 --precision bf16
+//   build/examples/train_gpt_cuda --device cuda --ranks 2 --mesh data=2,model=1 --zero 2 --capture
 #include <distx/cuda_blas.hpp>
 #include <distx/nccl.hpp>
 #include <distx/shm.hpp>

@@ -25,6 +25,7 @@
 #include "../models/mesh_gpt.hpp"
 #include "../models/pipelined_gpt.hpp"
 #include "backend.hpp"
+#include "captured_step.hpp"
 #include "checkpoint_flags.hpp"
 #include "json_file.hpp"
 #include "ledger_json.hpp"
@@ -73,6 +74,7 @@ struct GptSettings {
   std::string json;
   std::string device = "cpu";
   bool tf32 = false;
+  bool capture = false;
   int fake = 0;
   int rank = 0;
   CLI::Option* bucket_option = nullptr;
@@ -109,6 +111,9 @@ struct GptSettings {
         ->check(CLI::IsMember({"cpu", "cuda"}))
         ->capture_default_str();
     app.add_flag("--tf32", tf32, "on GPUs, compute products by tensor cores, from 10 bits of each fraction");
+    app.add_flag(
+        "--capture", capture,
+        "with --device cuda, make the first step, capture the second in a CUDA graph, and replay it from then on");
     checkpoint.describe(app);
     auto* layers_option = app.add_option("--layers", layers, "transformer blocks")->check(count)->capture_default_str();
     auto* width_option = app.add_option("--width", width, "length of the vector that represents a token")
@@ -354,6 +359,25 @@ double make_step(distx::AnyCommunicator<>& data, PipelinedGpt<Weight, Split, Rec
                     [&](int, double) { return model.train(parts, training); });
 }
 
+/// Returns a function that makes a step from micro-batches and a learning rate, and returns the mean loss of all ranks
+/// of `data`. With `--capture`, calls after the first one replay a captured step.
+template <class Model, class Training>
+auto steps_of(distx::AnyCommunicator<>& data, Model& model, Training& training, const GptSettings& settings) {
+  const auto make = [&](const std::vector<TextBatch>& parts, double rate) {
+    return make_step(data, model, training, settings, parts, rate);
+  };
+  if constexpr (CapturingTraining<Training>) {
+    return [&, make, first = true, captured = std::optional<CapturedStep<Model, Training>>()](
+               const std::vector<TextBatch>& parts, double rate) mutable {
+      if (std::exchange(first, false) || !settings.capture) return make(parts, rate);
+      if (!captured) captured.emplace(model, training, parts);
+      return finite_loss(data, captured->replay(parts, rate));
+    };
+  } else {
+    return make;
+  }
+}
+
 /// @param data the ranks that batches are split over; a part of the ranks of `comm`
 /// @return whether all steps are made
 template <class Model, class Training, class Metered>
@@ -387,6 +411,7 @@ bool train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
   const std::size_t warm_up = settings.steps / 20;
   const auto rate =
       distx::schedules::warm_up(warm_up, distx::schedules::cosine(settings.training.rate(), settings.steps - warm_up));
+  auto step = steps_of(data, model, training, settings);
   std::vector<double> losses;
   auto at = settings.checkpoint.begin(comm, training, sampler);
   while (at.steps < settings.steps) {
@@ -395,7 +420,7 @@ bool train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
       const auto parts = epoch.next();
       at.data = epoch.position();
       if (!parts) break;
-      losses.push_back(make_step(data, model, training, settings, *parts, rate(at.steps++)));
+      losses.push_back(step(*parts, rate(at.steps++)));
       if (progress) progress->step(losses.back());
       if (settings.checkpoint.after_step(comm, training, at.steps, settings.steps, at.data)) {
         progress.reset();
@@ -421,6 +446,7 @@ bool train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
     report["mesh"] = settings.mesh.text;
     report.erase("plan");  // it describes a model that every rank has whole
   }
+  if (settings.capture) report.erase("traffic");  // calls of replayed steps are not counted
   report.update({{"vocabulary", model.shape().vocabulary},
                  {"step_losses", losses},
                  {"held_out_loss", held_out},

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <concepts>
+#include <functional>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -40,6 +41,9 @@ class MeshTraining {
   using space = typename Whole::space;
   /// Whether gradients can be compressed: those of float weights in the host's memory.
   static constexpr bool compresses = sizeof...(Policies) == 0;
+
+  /// Whether steps can be captured in a CUDA graph.
+  static constexpr bool captures = !distx::HostAccessible<space>;
 
   using CompressedWhole = With<Compression>;
   using CompressedParts = With<distx::Accumulate<distx::Sharded>, Compression>;
@@ -92,6 +96,24 @@ class MeshTraining {
       inner.gather_weights();
       charge(times_.communication);
     });
+  }
+  /// Captures the step whose micro-batches `f` makes. Collective over the mesh.
+  void capture(const std::function<void()>& f) {
+    with_inner([&](auto& inner) {
+      inner.capture([&] {
+        f();
+        inner.step({.learning_rate = 0});
+      });
+    });
+  }
+  /// Replays the captured step, and returns the result of `read`, which waits for it. The time of both is computation.
+  /// Collective over the mesh.
+  template <class Read>
+  auto replay(const distx::StepOptions& options, Read&& read) {
+    with_inner([&](auto& inner) { inner.replay(options); });
+    auto result = read();
+    charge(times_.compute);
+    return result;
   }
   /// Passes every weight whole. Collective.
   template <class F>

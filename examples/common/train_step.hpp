@@ -29,6 +29,16 @@ auto micro_batches(std::span<const std::size_t> places, std::size_t count, Make&
   return parts;
 }
 
+/// Returns the mean of all ranks' losses of a step. Collective.
+/// @throws distx::NonFiniteError if it is not finite
+inline double finite_loss(distx::AnyCommunicator<>& comm, double loss) {
+  loss = average_over_ranks(comm, loss);
+  if (!std::isfinite(loss))
+    throw distx::NonFiniteError("the loss is not finite: choose a lower --learning-rate, or --clip the gradients",
+                                {.operation = "train_step", .rank = comm.rank(), .size = comm.size()});
+  return loss;
+}
+
 struct Nothing {
   int operator()() const { return 0; }
 };
@@ -52,11 +62,7 @@ double train_step(distx::AnyCommunicator<>& comm, Training& training, const std:
     [[maybe_unused]] const auto scope = around();
     training.step({.learning_rate = rate});
   }
-  loss = average_over_ranks(comm, loss);
-  if (!std::isfinite(loss))
-    throw distx::NonFiniteError("the loss is not finite: choose a lower --learning-rate, or --clip the gradients",
-                                {.operation = "train_step", .rank = comm.rank(), .size = comm.size()});
-  return loss;
+  return finite_loss(comm, loss);
 }
 
 }  // namespace examples

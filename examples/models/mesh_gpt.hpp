@@ -86,6 +86,9 @@ class MeshGpt {
   using Edge = Stream;  ///< between parts
   /// The ids of this rank's tokens, or their targets, (sequences, length).
   using Tokens = distx::DistTensor<Token, 2, Mesh, Own, Space>;
+  using HostTokens = distx::DistTensor<Token, 2, Mesh, Own>;
+  /// The losses of this rank's tokens, (sequences, length).
+  using Losses = distx::DistTensor<Scalar, 2, Mesh, Own, Space>;
   using Table = typename Output::weight;
 
   /// The arguments of the last part's backward pass besides those of its blocks.
@@ -151,8 +154,7 @@ class MeshGpt {
   distx::layers::Forward<Scalar, Activations> forward(std::span<const Token> tokens, std::span<const Token> targets,
                                                       std::size_t length, Training& training) const {
     auto passed = forward_part(std::nullopt, tokens, targets, length, training);
-    const double sum = std::accumulate(passed.losses.begin(), passed.losses.end(), 0.0);
-    return {static_cast<Scalar>(sum / static_cast<double>(passed.losses.size())), std::move(passed.activations)};
+    return {mean_of(passed.losses), std::move(passed.activations)};
   }
   /// Computes the loss of each token. With a mesh on GPUs it is enqueued, and the host waits for nothing: a step of
   /// this and `backward` can be captured.
@@ -161,17 +163,23 @@ class MeshGpt {
   auto losses(Tokens ids, Tokens targets, Training& training) const {
     return head_forward(run(std::nullopt, std::move(ids), training), std::move(targets), training);
   }
+  /// Returns the mean of the losses of all tokens, as `forward` does. Blocks the host until they are computed.
+  [[nodiscard]] Scalar mean(const Losses& losses) const { return mean_of(of_sequences(losses)); }
   /// Returns a tensor of this rank's sequences. Blocks the host until they are copied.
   [[nodiscard]] Tokens of_tokens(std::span<const Token> tokens, std::size_t length) const {
+    return distx::to_space<Space>(host_tokens(tokens, length));
+  }
+  /// Returns the same in the host's memory.
+  [[nodiscard]] HostTokens host_tokens(std::span<const Token> tokens, std::size_t length) const {
     check_tokens(shape_, tokens, length);
     const distx::Extents<2> extents{tokens.size() / length * places(), length};
-    distx::DistTensor<Token, 2, Mesh, Own> own({mesh_, extents}, distx::uninitialized);
+    HostTokens own({mesh_, extents}, distx::uninitialized);
     const auto to = own.view();
     const auto order = Split::order(mesh_, length);
     for (std::size_t b = 0; b < to.extent(0); ++b)
       for (std::size_t t = 0; t < to.extent(1); ++t)
         to(b, t) = tokens[b * length + order.position(own.offset()[1] + t)];
-    return distx::to_space<Space>(std::move(own));
+    return own;
   }
   /// Adds `share` times the gradients of the loss of that forward pass.
   template <class Training>
@@ -303,6 +311,10 @@ class MeshGpt {
       distx::all_reduce(mesh_.template along<typename Split::context>(), sums, distx::sum);
     for (double& sum : sums) sum /= static_cast<double>(losses.extent(1));
     return sums;
+  }
+  [[nodiscard]] static Scalar mean_of(const std::vector<double>& losses) {
+    const double sum = std::accumulate(losses.begin(), losses.end(), 0.0);
+    return static_cast<Scalar>(sum / static_cast<double>(losses.size()));
   }
   template <class Training>
   Pass run(std::optional<Stream> input, Tokens ids, Training& training) const {

@@ -5,7 +5,8 @@
     tests/examples/train_gpt_cuda.py PROGRAM TRAIN_GPT
 
 At every stage, on one GPU and several, with the weights whole or split, the losses are the host's within 1e-4; bfloat16,
-micro-batches, clipping, recomputation, checkpoints and Hugging Face folders work; what is not supported is refused.
+micro-batches, clipping, recomputation, checkpoints and Hugging Face folders work; captured steps have the bits of those that
+are not; what is not supported is refused.
 """
 import array
 import os
@@ -45,18 +46,31 @@ def main():
     for ledger in offloaded["memory"]:
         if ledger["offloaded"]["held"] == 0 or ledger["optimizer"]["peak"] != 0:
             sys.exit(f"--offload: {ledger}")
+    for data, model, flags in [(1, 1, ["--zero", "0"]), (1, 2, ["--zero", "0", "--offload"]), (2, 1, ["--zero", "1"]), (2, 1, several)]:
+        captured(on_gpus(data, model, *SMALL, "--steps", "6", *flags))
     folders(on_host, on_gpus)
     for what, words in [
         (["--ranks", "2"], "--device cuda needs --mesh"),
         (["--mesh", "data=1,model=1", "--backend", "threads"], "NCCL"),
         (["--mesh", "data=1,context=2,model=1"], "--device cuda does not support context="),
         (["--mesh", "pipeline=2,data=1,model=1", "--accumulate", "2"], "--device does not support pipelines"),
+        (["--ranks", "1", "--mesh", "data=1,model=1", "--capture", "--zero", "3"], "stage 3 of ZeRO gathers weights between steps"),
         (["--mesh", "data=1,model=1", "--compress", "bf16"], "--device cuda supports neither --optimizer lamb or muon nor --compress"),
     ]:
         refused([program, "--device", "cuda", *what, *SHORT], words, 1)
     refused([host, "--backend", "threads", "--ranks", "1", "--mesh", "data=1,model=1", "--offload", *SHORT], ".offload supports GPU memory only", 1)
+    refused([host, "--backend", "threads", "--ranks", "1", "--mesh", "data=1,model=1", "--capture", *SHORT], "--capture needs --device cuda", 1)
     refused([host, "--device", "cuda", "--mesh", "data=1,model=1", *SHORT], "use train_gpt_cuda", 1)
     resume("stage 2 on 2", on_gpus(2, 1, *SMALL, "--zero", "2", "--steps", "40"))
+    resume("captured, stage 1 on 2", on_gpus(2, 1, *SMALL, "--zero", "1", "--steps", "40", "--capture"))
+
+
+def captured(command):
+    """Captured steps have the losses and weights of steps that are not, to the bit."""
+    plain, replayed = report(command), report(command, "--capture")
+    if plain["step_losses"] != replayed["step_losses"] or len(set(plain["step_losses"])) == 1:
+        sys.exit(f"{command}: losses {plain['step_losses']}, captured {replayed['step_losses']}")
+    same_weights({"not captured": plain, "captured": replayed})
 
 
 def folders(on_host, on_gpus):
