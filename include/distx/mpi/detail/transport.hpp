@@ -26,6 +26,14 @@ struct Transport {
   bool scheduled = true;  ///< whether distx makes all collectives whose calls are compared; the same on every rank
   bool threaded = false;  ///< whether a progress thread makes asynchronous collectives, on every rank
 
+  /// @throws InvalidArgument if a message cannot have the tag that its user has chosen
+  void check_tag(int tag, const ErrorContext& context) const {
+    if (tag <= last_message_tag) return;
+    throw InvalidArgument("invalid tag " + std::to_string(tag) + ": this MPI has tags up to " +
+                              std::to_string(last_message_tag) +
+                              (has_collectives() ? "" : " for surviving ranks after others were lost"),
+                          context);
+  }
   /// Returns whether the descriptions of calls contain the counts of all ranks.
   [[nodiscard]] bool counts_fit() const noexcept {
     return self.size <= MpiOptions::most_scheduled_ranks || !has_collectives();
@@ -38,6 +46,10 @@ struct Transport {
     (void)started.release();
   }
 };
+
+[[nodiscard]] inline bool serves_threads() {
+  return boost::mpi::environment::thread_level() == BoostThreadLevel::multiple;
+}
 
 /// A rank's introduction to the others of a new communicator.
 struct Member {
@@ -100,7 +112,7 @@ inline void make_data_tags(Transport& transport, std::int64_t tags) noexcept {
   made.call_tags = RankSubset::user_tags;
   made.first_message_tag = subset.first_tag() + RankSubset::user_tags;
   make_data_tags(made, RankSubset::tags - RankSubset::user_tags);
-  made.identity = (std::uint64_t{1} << 63) + static_cast<std::uint64_t>(subset.channel);  // none of Control's
+  made.identity = Control::identity_of_channel(subset.channel);
   made.threaded = true;
   made.ranks = *subset.ranks;
   return made;
