@@ -66,5 +66,5 @@ TEST_CASE("without kernels every operation throws an error that says what to inc
   CHECK_SAYS(fixed_point_norm(stream, values), words);
   CHECK_SAYS(fused_update(stream, distx::AdamW{}, distx::Step{}, values, values, {values, values}), words);
   CHECK_SAYS(fused_update(stream, distx::AdamW{}, distx::Step{}, values, values, {values, values}),
-             "distx::cuda::register_optimizer<YourOptimizer>()");
+             "distx::cuda::register_optimizer<TheOptimizer>()");
 }

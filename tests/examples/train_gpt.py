@@ -314,7 +314,7 @@ def precision(how):
 
 
 def resumes(how):
-    few = ["--steps", "40", "--batch", "2", "--sample", "0"]
+    few = ["--steps", "80", "--batch", "2", "--sample", "0"]
     cases = [("threads", 3, ["--zero", "3", "--clip", "0.5"]), ("shm", 2, ["--zero", "1", "--precision", "bf16"]),
              ("threads", 4, [*SHORT, "--zero", "1", "--accumulate", "2", "--mesh", "data=2,model=2"]),
              ("shm", 4, [*SHORT, "--zero", "1", "--accumulate", "2", "--mesh", "pipeline=2,data=2,model=1", "--schedule", "zb-h1"])]
