@@ -5,5 +5,4 @@
 folder to the compiler, or leave this header out
 #endif
 #include "distx/cuda.hpp"
-#include "distx/cuda/attention.hpp"
 #include "distx/cuda/blas.hpp"

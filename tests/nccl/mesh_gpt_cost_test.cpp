@@ -22,15 +22,14 @@ using gpu_meshes::Model;
 struct Cost {
   std::size_t launches = standin::calls("cudaLaunchKernelEx");
   std::size_t products = standin::calls("cublasGemmEx");
-  std::size_t products_of_heads = standin::calls("cublasGemmStridedBatchedEx");
   std::size_t waits = standin::host_waits();
   std::size_t blocking_allocations = standin::calls("cudaMalloc") + standin::calls("cudaMallocHost");
   std::size_t collectives =
       standin::calls("ncclAllReduce") + standin::calls("ncclReduceScatter") + standin::calls("ncclAllGather");
 
   friend Cost operator-(Cost a, const Cost& b) {
-    a.launches -= b.launches, a.products -= b.products, a.products_of_heads -= b.products_of_heads;
-    a.waits -= b.waits, a.blocking_allocations -= b.blocking_allocations, a.collectives -= b.collectives;
+    a.launches -= b.launches, a.products -= b.products, a.waits -= b.waits;
+    a.blocking_allocations -= b.blocking_allocations, a.collectives -= b.collectives;
     return a;
   }
 };
@@ -86,25 +85,24 @@ TEST_CASE("a GPT's captured step is one launch of a graph, and never blocks the 
     const Cost cost = Cost() - before;
     CHECK(standin::calls("cudaGraphLaunch") == graphs + 1);
     CHECK(standin::calls("cudaMemcpyAsync") == copies + 1);  // of the optimizer's coefficients
-    CHECK(cost.launches + cost.products + cost.products_of_heads + cost.blocking_allocations + cost.collectives == 0);
+    CHECK(cost.launches + cost.products + cost.blocking_allocations + cost.collectives == 0);
     CHECK(cost.waits == 0);
     rank.stream.synchronize();
   });
 }
 
 TEST_CASE(
-    "a GPT's step on a GPU launches 39 kernels and 19 products a block, and blocks the host for tokens, targets and "
+    "a GPT's step on a GPU launches 40 kernels and 12 products a block, and blocks the host for tokens, targets and "
     "the loss only") {
   for (const int stage : {0, 1, 2, 3}) {
     CAPTURE(stage);
     const Cost one = cost_of_step(stage, 1), two = cost_of_step(stage, 2), three = cost_of_step(stage, 3);
     const Cost block = two - one, next = three - two;
     CHECK(next.launches == block.launches);
-    // 10 forward, 17 backward, and one that adds each of 12 gradients; at stage 3 six more buckets are updated.
-    CHECK(block.launches == (stage < 3 ? 39 : 45));
-    CHECK(block.products == 12);          // four layers, forward, and backward for inputs and weights
-    CHECK(block.products_of_heads == 7);  // of one sequence: two forward, five backward of which one is repeated
-    CHECK(one.waits == 4);                // the loss is copied to memory that is not page-locked, which waits by itself
+    // 10 forward, 18 backward, and one that adds each of 12 gradients; at stage 3 six more buckets are updated.
+    CHECK(block.launches == (stage < 3 ? 40 : 46));
+    CHECK(block.products == 12);  // four layers, forward, and backward for inputs and weights
+    CHECK(one.waits == 4);        // the loss is copied to memory that is not page-locked, which waits by itself
     CHECK(three.waits == 4);
     CHECK(three.blocking_allocations == 0);
     CHECK(three.collectives == 0);

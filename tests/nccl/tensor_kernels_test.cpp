@@ -6,6 +6,9 @@
 #include <distx/tensor.hpp>
 #include <distx/tensor/ops.hpp>
 
+#include <cmath>
+#include <limits>
+
 #include "cuda/placed.hpp"
 #include "tensor_meshes.hpp"
 
@@ -175,6 +178,78 @@ TEST_CASE_TEMPLATE("causal attention and its gradient equal the host's", T, floa
         return std::tuple(ops::causal_attention(x), ops::causal_attention_backward(x, g));
       });
     });
+}
+
+TEST_CASE_TEMPLATE("causal attention of several tiles and strips equals the host's", T, float, double) {
+  for (const auto& [length, size] :
+       {std::pair<std::size_t, std::size_t>{1, 64}, {7, 72}, {64, 16}, {65, 8}, {65, 130}, {300, 24}})
+    on_mesh({1, 1}, [&](Rank& rank) {
+      CAPTURE(length);
+      CAPTURE(size);
+      compare(rank, "causal_attention", 32, [&]<class... Space>(const Mesh& mesh, Space...) {
+        const auto x = distx::random<T, Space...>(mesh, {1, length, 3, 2, size}, 1, -2, 2);
+        const auto g = distx::random<T, Space...>(mesh, {1, length, 2, size}, 2, -1);
+        return std::tuple(ops::causal_attention(x), ops::causal_attention_backward(x, g));
+      });
+    });
+}
+
+TEST_CASE("the gradient of causal attention is that of differences") {
+  constexpr std::size_t length = 70, size = 3;
+  const distx::Extents<5> extents{1, length, 3, 1, size};
+  on_mesh({1, 1}, [&](Rank& rank) {
+    const auto operand = distx::random<double>(rank.host, extents, 1, -2, 2);
+    const auto slope = distx::random<double>(rank.host, {1, length, 1, size}, 2, -1);
+    const auto on_gpu = [&](const auto& x) { return distx::to_space<Cuda>(x); };
+    const auto result = distx::to_space<Host>(ops::causal_attention_backward(on_gpu(operand), on_gpu(slope)));
+    const auto along = [&](std::size_t index, double by) {
+      auto moved = operand.clone();
+      moved.local()[index] += by;
+      const auto y = distx::to_space<Host>(ops::causal_attention(on_gpu(moved)));
+      double sum = 0;
+      for (std::size_t i = 0; i < y.local().size(); ++i) sum += y.local()[i] * slope.local()[i];
+      return sum;
+    };
+    for (std::size_t i = 0; i < operand.local().size(); i += 13) {
+      CAPTURE(i);
+      CHECK(std::abs((along(i, 1e-5) - along(i, -1e-5)) / 2e-5 - result.local()[i]) < 1e-8);
+    }
+  });
+}
+
+TEST_CASE("causal attention and its gradient have the same bits in each run") {
+  on_mesh({1, 1}, [](Rank& rank) {
+    const auto x = distx::random<float, Cuda>(rank.gpus, {2, 130, 3, 1, 8}, 1, -2, 2);
+    const auto g = distx::random<float, Cuda>(rank.gpus, {2, 130, 1, 8}, 2, -1);
+    const auto y = distx::to_space<Host>(ops::causal_attention(x));
+    const auto slope = distx::to_space<Host>(ops::causal_attention_backward(x, g));
+    for (int run = 0; run < 3; ++run) {
+      CHECK(gpu_meshes::same(ops::causal_attention(x), y));
+      CHECK(gpu_meshes::same(ops::causal_attention_backward(x, g), slope));
+    }
+  });
+}
+
+TEST_CASE("causal attention of a token does not depend on later ones, even if these are not finite") {
+  constexpr std::size_t length = 70, size = 2, bad = 35;
+  on_mesh({1, 1}, [](Rank& rank) {
+    auto x = distx::random<float>(rank.host, distx::Extents<5>{1, length, 3, 1, size}, 1, -2, 2);
+    auto g = distx::random<float>(rank.host, distx::Extents<4>{1, length, 1, size}, 2, -1);
+    for (std::size_t i = 0; i < 3 * size; ++i) x.local()[bad * 3 * size + i] = std::numeric_limits<float>::quiet_NaN();
+    const auto y = distx::to_space<Host>(ops::causal_attention(distx::to_space<Cuda>(x)));
+    for (std::size_t i = 0; i < length * size; ++i) CHECK(std::isnan(y.local()[i]) == (i / size >= bad));
+    // Gradients of queries depend on earlier tokens, those of keys and values on later ones.
+    for (std::size_t i = 0; i < 3 * size; ++i) x.local()[bad * 3 * size + i] = 1;
+    g.local()[bad * size] = std::numeric_limits<float>::quiet_NaN();
+    const auto slope =
+        distx::to_space<Host>(ops::causal_attention_backward(distx::to_space<Cuda>(x), distx::to_space<Cuda>(g)));
+    for (std::size_t i = 0; i < length * 3 * size; ++i) {
+      const std::size_t token = i / (3 * size), which = i / size % 3, column = i % size;
+      CAPTURE(i);
+      const bool reached = which == 0 ? token == bad : token <= bad && (which == 1 || column == 0);
+      CHECK(std::isnan(slope.local()[i]) == reached);
+    }
+  });
 }
 
 TEST_CASE("an id that is not in the vocabulary gives NaNs, and no other row") {

@@ -56,13 +56,12 @@ auto with(cublasHandle_t handle, F&& f) {
   return f(found->second);
 }
 
-/// One of the three matrices, or a batch of them.
+/// One of the three matrices.
 template <class Pointer>
 struct Matrix {
   Pointer data;
   cudaDataType_t type;
   int leading;
-  long long stride;
 };
 
 struct Product {
@@ -76,7 +75,6 @@ struct Product {
   Matrix<const void*> left;
   Matrix<const void*> right;
   Matrix<void*> result;
-  int batch;
   bool in_double;
   bool in_tf32;
 };
@@ -126,22 +124,20 @@ void multiply_in(const Product& p) {
     const double value = element(matrix, index);
     return p.in_tf32 ? to_tf32(value) : value;
   };
-  for (long long b = 0; b < p.batch; ++b)
-    for (int column = 0; column < p.columns; ++column)
-      for (int row = 0; row < p.rows; ++row) {
-        Sum sum = 0;
-        for (int k = 0; k < p.inner; ++k)
-          sum += static_cast<Sum>(
-              factor(p.left, b * p.left.stride + at(p.transposes_left, row, k, p.left.leading)) *
-              factor(p.right, b * p.right.stride + at(p.transposes_right, k, column, p.right.leading)));
-        const long long index = b * p.result.stride + at(false, row, column, p.result.leading);
-        Sum value = static_cast<Sum>(p.alpha) * sum;
-        // Where beta is zero the result is not read: it may be anything.
-        if (p.beta != 0)
-          value += static_cast<Sum>(p.beta) *
-                   static_cast<Sum>(element({p.result.data, p.result.type, p.result.leading, 0}, index));
-        set(p.result, index, static_cast<double>(value));
-      }
+  for (int column = 0; column < p.columns; ++column)
+    for (int row = 0; row < p.rows; ++row) {
+      Sum sum = 0;
+      for (int k = 0; k < p.inner; ++k)
+        sum += static_cast<Sum>(factor(p.left, at(p.transposes_left, row, k, p.left.leading)) *
+                                factor(p.right, at(p.transposes_right, k, column, p.right.leading)));
+      const long long index = at(false, row, column, p.result.leading);
+      Sum value = static_cast<Sum>(p.alpha) * sum;
+      // Where beta is zero the result is not read: it may be anything.
+      if (p.beta != 0)
+        value += static_cast<Sum>(p.beta) *
+                 static_cast<Sum>(element({p.result.data, p.result.type, p.result.leading}, index));
+      set(p.result, index, static_cast<double>(value));
+    }
 }
 
 std::size_t bytes_of(cudaDataType_t type) {
@@ -160,10 +156,10 @@ std::size_t bytes_of(cudaDataType_t type) {
 
 /// A GPU must be able to reach all of a matrix.
 template <class Pointer>
-void check(const Matrix<Pointer>& matrix, int rows, int columns, int batch) {
+void check(const Matrix<Pointer>& matrix, int rows, int columns) {
   require(matrix.leading >= (rows > 1 ? rows : 1), CUBLAS_STATUS_INVALID_VALUE);
-  if (rows == 0 || columns == 0 || batch == 0) return;
-  const auto last = (batch - 1) * matrix.stride + static_cast<long long>(columns - 1) * matrix.leading + rows;
+  if (rows == 0 || columns == 0) return;
+  const auto last = static_cast<long long>(columns - 1) * matrix.leading + rows;
   const Place where = place(matrix.data);
   // cuBLAS itself would not look, and end in an illegal access.
   require(where.kind == Kind::device || where.kind == Kind::pinned, CUBLAS_STATUS_EXECUTION_FAILED);
@@ -178,11 +174,11 @@ bool transposes(cublasOperation_t operation) {
 
 void multiply(cublasHandle_t handle, Product p) {
   const Handle own = with(handle, [](const Handle& found) { return found; });
-  require(p.rows >= 0 && p.columns >= 0 && p.inner >= 0 && p.batch >= 0, CUBLAS_STATUS_INVALID_VALUE);
-  check(p.left, p.transposes_left ? p.inner : p.rows, p.transposes_left ? p.rows : p.inner, p.batch);
-  check(p.right, p.transposes_right ? p.columns : p.inner, p.transposes_right ? p.inner : p.columns, p.batch);
-  check(p.result, p.rows, p.columns, p.batch);
-  if (p.rows == 0 || p.columns == 0 || p.batch == 0) return;
+  require(p.rows >= 0 && p.columns >= 0 && p.inner >= 0, CUBLAS_STATUS_INVALID_VALUE);
+  check(p.left, p.transposes_left ? p.inner : p.rows, p.transposes_left ? p.rows : p.inner);
+  check(p.right, p.transposes_right ? p.columns : p.inner, p.transposes_right ? p.inner : p.columns);
+  check(p.result, p.rows, p.columns);
+  if (p.rows == 0 || p.columns == 0) return;
   const auto stream = stream_of(own.stream, own.device);
   require(stream->device == own.device, CUBLAS_STATUS_EXECUTION_FAILED);
   enqueue(stream, [p] {
@@ -198,8 +194,8 @@ constexpr cudaDataType_t type_of = std::is_same_v<T, double> ? CUDA_R_64F : CUDA
 
 template <class T>
 cublasStatus_t gemm(const char* function, cublasHandle_t handle, cublasOperation_t left_as, cublasOperation_t right_as,
-                    int m, int n, int k, const T* alpha, const T* a, int lda, long long stride_a, const T* b, int ldb,
-                    long long stride_b, const T* beta, T* c, int ldc, long long stride_c, int batch) {
+                    int m, int n, int k, const T* alpha, const T* a, int lda, const T* b, int ldb, const T* beta, T* c,
+                    int ldc) {
   return cublas_called(function, [&] {
     require(alpha != nullptr && beta != nullptr, CUBLAS_STATUS_INVALID_VALUE);
     multiply(handle, {transposes(left_as),
@@ -209,10 +205,9 @@ cublasStatus_t gemm(const char* function, cublasHandle_t handle, cublasOperation
                       k,
                       static_cast<double>(*alpha),
                       static_cast<double>(*beta),
-                      {a, type_of<T>, lda, stride_a},
-                      {b, type_of<T>, ldb, stride_b},
-                      {c, type_of<T>, ldc, stride_c},
-                      batch,
+                      {a, type_of<T>, lda},
+                      {b, type_of<T>, ldb},
+                      {c, type_of<T>, ldc},
                       std::is_same_v<T, double>,
                       false});
   });
@@ -283,20 +278,18 @@ const char* cublasGetStatusString(cublasStatus_t status) { return cublasGetStatu
 cublasStatus_t cublasSgemm_v2(cublasHandle_t handle, cublasOperation_t left_as, cublasOperation_t right_as, int m,
                               int n, int k, const float* alpha, const float* a, int lda, const float* b, int ldb,
                               const float* beta, float* c, int ldc) {
-  return gemm("cublasSgemm", handle, left_as, right_as, m, n, k, alpha, a, lda, 0, b, ldb, 0, beta, c, ldc, 0, 1);
+  return gemm("cublasSgemm", handle, left_as, right_as, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 cublasStatus_t cublasDgemm_v2(cublasHandle_t handle, cublasOperation_t left_as, cublasOperation_t right_as, int m,
                               int n, int k, const double* alpha, const double* a, int lda, const double* b, int ldb,
                               const double* beta, double* c, int ldc) {
-  return gemm("cublasDgemm", handle, left_as, right_as, m, n, k, alpha, a, lda, 0, b, ldb, 0, beta, c, ldc, 0, 1);
+  return gemm("cublasDgemm", handle, left_as, right_as, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
-namespace {
-
-cublasStatus_t gemm_ex(const char* function, cublasHandle_t handle, cublasOperation_t left_as,
-                       cublasOperation_t right_as, int m, int n, int k, const void* alpha, const Matrix<const void*>& a,
-                       const Matrix<const void*>& b, const void* beta, const Matrix<void*>& c, int batch,
-                       cublasComputeType_t compute) {
-  return cublas_called(function, [&] {
+cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t left_as, cublasOperation_t right_as, int m, int n,
+                            int k, const void* alpha, const void* a, cudaDataType type_a, int lda, const void* b,
+                            cudaDataType type_b, int ldb, const void* beta, void* c, cudaDataType type_c, int ldc,
+                            cublasComputeType_t compute, cublasGemmAlgo_t) {
+  return cublas_called("cublasGemmEx", [&] {
     require(alpha != nullptr && beta != nullptr, CUBLAS_STATUS_INVALID_VALUE);
     const bool in_double = compute == CUBLAS_COMPUTE_64F || compute == CUBLAS_COMPUTE_64F_PEDANTIC;
     const bool in_float = compute == CUBLAS_COMPUTE_32F || compute == CUBLAS_COMPUTE_32F_PEDANTIC ||
@@ -304,32 +297,22 @@ cublasStatus_t gemm_ex(const char* function, cublasHandle_t handle, cublasOperat
                           compute == CUBLAS_COMPUTE_32F_FAST_16F;
     require(in_double || in_float, CUBLAS_STATUS_NOT_SUPPORTED);
     // The combinations of types that cuBLAS documents for these.
-    require(a.type == b.type && in_double == (a.type == CUDA_R_64F), CUBLAS_STATUS_NOT_SUPPORTED);
-    require(c.type == a.type || (in_float && c.type == CUDA_R_32F), CUBLAS_STATUS_NOT_SUPPORTED);
+    require(type_a == type_b && in_double == (type_a == CUDA_R_64F), CUBLAS_STATUS_NOT_SUPPORTED);
+    require(type_c == type_a || (in_float && type_c == CUDA_R_32F), CUBLAS_STATUS_NOT_SUPPORTED);
     const auto scalar = [&](const void* value) {
       return in_double ? *static_cast<const double*>(value) : static_cast<double>(*static_cast<const float*>(value));
     };
-    multiply(handle, {transposes(left_as), transposes(right_as), m, n, k, scalar(alpha), scalar(beta), a, b, c, batch,
-                      in_double, compute == CUBLAS_COMPUTE_32F_FAST_TF32});
+    multiply(handle, {transposes(left_as),
+                      transposes(right_as),
+                      m,
+                      n,
+                      k,
+                      scalar(alpha),
+                      scalar(beta),
+                      {a, type_a, lda},
+                      {b, type_b, ldb},
+                      {c, type_c, ldc},
+                      in_double,
+                      compute == CUBLAS_COMPUTE_32F_FAST_TF32});
   });
-}
-
-}  // namespace
-
-cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t left_as, cublasOperation_t right_as, int m, int n,
-                            int k, const void* alpha, const void* a, cudaDataType type_a, int lda, const void* b,
-                            cudaDataType type_b, int ldb, const void* beta, void* c, cudaDataType type_c, int ldc,
-                            cublasComputeType_t compute, cublasGemmAlgo_t) {
-  return gemm_ex("cublasGemmEx", handle, left_as, right_as, m, n, k, alpha, {a, type_a, lda, 0}, {b, type_b, ldb, 0},
-                 beta, {c, type_c, ldc, 0}, 1, compute);
-}
-
-cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t left_as, cublasOperation_t right_as,
-                                          int m, int n, int k, const void* alpha, const void* a, cudaDataType type_a,
-                                          int lda, long long stride_a, const void* b, cudaDataType type_b, int ldb,
-                                          long long stride_b, const void* beta, void* c, cudaDataType type_c, int ldc,
-                                          long long stride_c, int batch, cublasComputeType_t compute,
-                                          cublasGemmAlgo_t) {
-  return gemm_ex("cublasGemmStridedBatchedEx", handle, left_as, right_as, m, n, k, alpha, {a, type_a, lda, stride_a},
-                 {b, type_b, ldb, stride_b}, beta, {c, type_c, ldc, stride_c}, batch, compute);
 }

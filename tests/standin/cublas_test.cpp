@@ -18,13 +18,13 @@ struct OwnHandle {
   cublasHandle_t handle = nullptr;
 };
 
-constexpr int m = 3, n = 4, k = 5, batch = 2;
+constexpr int m = 3, n = 4, k = 5;
 
-float left(int b, int row, int inner) { return static_cast<float>(1 + b + row * k + inner); }
-float right(int b, int inner, int column) { return static_cast<float>(2 - b + inner - column * 2); }
-float product(int b, int row, int column) {
+float left(int row, int inner) { return static_cast<float>(1 + row * k + inner); }
+float right(int inner, int column) { return static_cast<float>(2 + inner - column * 2); }
+float product(int row, int column) {
   float sum = 0;
-  for (int i = 0; i < k; ++i) sum += left(b, row, i) * right(b, i, column);
+  for (int i = 0; i < k; ++i) sum += left(row, i) * right(i, column);
   return sum;
 }
 
@@ -33,35 +33,32 @@ template <class T, class F>
 std::vector<T> laid_out(int rows, int columns, bool transposed, const F& element) {
   const int leading = (transposed ? columns : rows) + 1;
   const int other = transposed ? rows : columns;
-  std::vector<T> values(static_cast<std::size_t>(batch * leading * other), T(0.0F));
-  for (int b = 0; b < batch; ++b)
-    for (int row = 0; row < rows; ++row)
-      for (int column = 0; column < columns; ++column) {
-        const int at = transposed ? row * leading + column : column * leading + row;
-        values[static_cast<std::size_t>(b * leading * other + at)] = T(element(b, row, column));
-      }
+  std::vector<T> values(static_cast<std::size_t>(leading * other), T(0.0F));
+  for (int row = 0; row < rows; ++row)
+    for (int column = 0; column < columns; ++column) {
+      const int at = transposed ? row * leading + column : column * leading + row;
+      values[static_cast<std::size_t>(at)] = T(element(row, column));
+    }
   return values;
 }
 
 template <class T, class Multiply>
-void check(bool of_left, bool of_right, int batches, const Multiply& multiply) {
+void check(bool of_left, bool of_right, const Multiply& multiply) {
   const OwnHandle own;
   const OwnStream stream;
   REQUIRE(cublasSetStream(own.handle, stream) == CUBLAS_STATUS_SUCCESS);
   const auto a = array_of(laid_out<T>(m, k, of_left, left));
   const auto b = array_of(laid_out<T>(k, n, of_right, right));
-  const auto c = array_of(std::vector<T>(static_cast<std::size_t>(batch * (m + 1) * n), T(1.0F)));
+  const auto c = array_of(std::vector<T>(static_cast<std::size_t>((m + 1) * n), T(1.0F)));
   CHECK(multiply(own.handle, of_left ? CUBLAS_OP_T : CUBLAS_OP_N, of_right ? CUBLAS_OP_T : CUBLAS_OP_N, a.data(),
                  of_left ? k + 1 : m + 1, b.data(), of_right ? n + 1 : k + 1, c.data(),
                  m + 1) == CUBLAS_STATUS_SUCCESS);
   stream.synchronize();
   const auto got = c.download();
-  for (int i = 0; i < batches; ++i)
-    for (int row = 0; row < m; ++row)
-      for (int column = 0; column < n; ++column)
-        CHECK(static_cast<double>(
-                  static_cast<float>(got[static_cast<std::size_t>(i * (m + 1) * n + column * (m + 1) + row)])) ==
-              doctest::Approx(static_cast<double>(2 * product(i, row, column) + 3)).epsilon(0.01));
+  for (int row = 0; row < m; ++row)
+    for (int column = 0; column < n; ++column)
+      CHECK(static_cast<double>(static_cast<float>(got[static_cast<std::size_t>(column * (m + 1) + row)])) ==
+            doctest::Approx(static_cast<double>(2 * product(row, column) + 3)).epsilon(0.01));
   CHECK(static_cast<float>(got[static_cast<std::size_t>(m)]) == 1);  // between two columns
 }
 
@@ -72,30 +69,22 @@ TEST_CASE("products equal those of loops, transposed or not, in all types") {
   const double alpha_in_double = 2, beta_in_double = 3;
   for (const bool of_left : {false, true})
     for (const bool of_right : {false, true}) {
-      check<float>(of_left, of_right, 1,
+      check<float>(of_left, of_right,
                    [&](auto handle, auto ta, auto tb, auto* a, int lda, auto* b, int ldb, auto* c, int ldc) {
                      return cublasSgemm(handle, ta, tb, m, n, k, &alpha, a, lda, b, ldb, &beta, c, ldc);
                    });
-      check<double>(of_left, of_right, 1,
-                    [&](auto handle, auto ta, auto tb, auto* a, int lda, auto* b, int ldb, auto* c, int ldc) {
-                      return cublasDgemm(handle, ta, tb, m, n, k, &alpha_in_double, a, lda, b, ldb, &beta_in_double, c,
-                                         ldc);
-                    });
+      check<double>(
+          of_left, of_right, [&](auto handle, auto ta, auto tb, auto* a, int lda, auto* b, int ldb, auto* c, int ldc) {
+            return cublasDgemm(handle, ta, tb, m, n, k, &alpha_in_double, a, lda, b, ldb, &beta_in_double, c, ldc);
+          });
       const auto small = [&](cudaDataType_t type) {
         return [&, type](auto handle, auto ta, auto tb, auto* a, int lda, auto* b, int ldb, auto* c, int ldc) {
           return cublasGemmEx(handle, ta, tb, m, n, k, &alpha, a, type, lda, b, type, ldb, &beta, c, type, ldc,
                               CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
         };
       };
-      check<__nv_bfloat16>(of_left, of_right, 1, small(CUDA_R_16BF));
-      check<__half>(of_left, of_right, 1, small(CUDA_R_16F));
-      check<float>(of_left, of_right, batch,
-                   [&](auto handle, auto ta, auto tb, auto* a, int lda, auto* b, int ldb, auto* c, int ldc) {
-                     return cublasGemmStridedBatchedEx(handle, ta, tb, m, n, k, &alpha, a, CUDA_R_32F, lda,
-                                                       lda * (of_left ? m : k), b, CUDA_R_32F, ldb,
-                                                       ldb * (of_right ? k : n), &beta, c, CUDA_R_32F, ldc, ldc * n,
-                                                       batch, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
-                   });
+      check<__nv_bfloat16>(of_left, of_right, small(CUDA_R_16BF));
+      check<__half>(of_left, of_right, small(CUDA_R_16F));
     }
 }
 

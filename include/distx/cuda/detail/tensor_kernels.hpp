@@ -69,9 +69,12 @@ struct TensorKernels {
   /// `moments` has two numbers for each row.
   void (*normal_weight)(CudaStreamRef, Rows x, const T* gradient, double epsilon, double* moments, double* sums,
                         T* out);
-  /// Row r has `columns` numbers, or if `length` is not 0 the first r % length + 1 of them, and zeros after these.
-  void (*softmax)(CudaStreamRef, Rows x, std::size_t length, T* out);
-  void (*softmax_backward)(CudaStreamRef, Rows y, const T* gradient, std::size_t length, double factor, T* out);
+  void (*softmax)(CudaStreamRef, Rows x, T* out);
+  void (*softmax_backward)(CudaStreamRef, Rows y, const T* gradient, T* out);
+  void (*attention)(CudaStreamRef, const Extents<5>& extents, const T* x, T* out);
+  /// `queries` has three numbers for each query.
+  void (*attention_backward)(CudaStreamRef, const Extents<5>& extents, const T* x, const T* gradient, T* queries,
+                             T* out);
   void (*add_to_rows_of)(CudaStreamRef, const RowIds& ids, const Rows& gradient, std::uint32_t* order, T* out);
   void (*maxima)(CudaStreamRef, Rows logits, T* maxima);
   void (*exponentials)(CudaStreamRef, Rows logits, const RowIds& targets, const T* maxima, double* sums,
@@ -126,13 +129,26 @@ void normalize_rows_weight(CudaStreamRef stream, MatrixRef<const T, Cuda> x, Mat
 template <class T>
 void softmax_rows(CudaStreamRef stream, MatrixRef<const T, Cuda> x, MatrixRef<T, Cuda> out) {
   const auto kernel = kernel_in(tensor_kernels<T>.softmax, "softmax");
-  if (!x.values.empty()) kernel(stream, x, 0, out.values.data());
+  if (!x.values.empty()) kernel(stream, x, out.values.data());
 }
 template <class T>
 void softmax_rows_backward(CudaStreamRef stream, MatrixRef<const T, Cuda> y, MatrixRef<const T, Cuda> gradient,
                            MatrixRef<T, Cuda> out) {
   const auto kernel = kernel_in(tensor_kernels<T>.softmax_backward, "softmax_backward");
-  if (!y.values.empty()) kernel(stream, y, gradient.values.data(), 0, 1, out.values.data());
+  if (!y.values.empty()) kernel(stream, y, gradient.values.data(), out.values.data());
+}
+template <std::floating_point T>
+void causal_attention(CudaStreamRef stream, const TensorRef<const T, 5, Cuda>& x, const TensorRef<T, 4, Cuda>& out) {
+  const auto kernel = kernel_in(tensor_kernels<T>.attention, "causal_attention");
+  if (!out.values().empty()) kernel(stream, x.extents(), x.data(), out.data());
+}
+template <std::floating_point T>
+void causal_attention_backward(CudaStreamRef stream, const TensorRef<const T, 5, Cuda>& x,
+                               const TensorRef<const T, 4, Cuda>& gradient, const TensorRef<T, 5, Cuda>& out) {
+  const auto kernel = kernel_in(tensor_kernels<T>.attention_backward, "causal_attention_backward");
+  if (out.values().empty()) return;
+  const Buffer<T, Cuda> queries(3 * x.extent(0) * x.extent(1) * x.extent(3), uninitialized, stream);
+  kernel(stream, x.extents(), x.data(), gradient.data(), queries.data(), out.data());
 }
 template <class Id, class T>
 void take_rows(CudaStreamRef stream, Span<const Id, Cuda> ids, MatrixRef<const T, Cuda> table, std::size_t first,

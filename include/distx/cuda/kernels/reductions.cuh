@@ -91,10 +91,11 @@ __device__ void for_each_value_of(const ReducedTable& table, Start&& start, F&& 
   }
 }
 
-/// Returns the combination of all lanes' values to each lane, in the same order whichever lane.
-template <class T, class Combine>
+/// Returns the combination of the values of a warp, or of each `Lanes` lanes of it, to each of these lanes, in the same
+/// order whichever lane.
+template <int Lanes = 32, class T, class Combine>
 __device__ T over_warp(T value, Combine&& combine) {
-  for (int distance = 16; distance > 0; distance /= 2)
+  for (int distance = Lanes / 2; distance > 0; distance /= 2)
     value = combine(value, __shfl_xor_sync(0xffffffffU, value, distance));
   return value;
 }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "distx/cuda/detail/tensor_kernels.hpp"
+#include "distx/cuda/kernels/attention.cuh"
 #include "distx/cuda/kernels/reductions.cuh"
 #include "distx/cuda/kernels/row_ids.cuh"
 #include "distx/cuda/kernels/rows.cuh"
@@ -31,34 +32,29 @@ __device__ T maximum_of_columns(const T* numbers, std::size_t columns) {
 template <class T>
 struct SoftmaxRow {
   const T* x;
-  std::size_t columns, length;
+  std::size_t columns;
   T* out;
 
   __device__ void operator()(std::size_t row) const {
-    const std::size_t count = length == 0 ? columns : row % length + 1;
     const T* const from = x + row * columns;
-    T* const to = out + row * columns;
-    const T most = maximum_of_columns(from, count);
-    const double share = 1 / sum_of_columns(count, [=](std::size_t i) { return std::exp(from[i] - most); });
+    const T most = maximum_of_columns(from, columns);
+    const double share = 1 / sum_of_columns(columns, [=](std::size_t i) { return std::exp(from[i] - most); });
     for_each_column(columns, [&](std::size_t i) {
-      to[i] = i < count ? static_cast<T>(static_cast<double>(std::exp(from[i] - most)) * share) : T{0};
+      out[row * columns + i] = static_cast<T>(static_cast<double>(std::exp(from[i] - most)) * share);
     });
   }
 };
 template <class T>
 struct SoftmaxRowBackward {
   const T *y, *gradient;
-  std::size_t columns, length;
-  double factor;
+  std::size_t columns;
   T* out;
 
   __device__ void operator()(std::size_t row) const {
-    const std::size_t count = length == 0 ? columns : row % length + 1;
     const T *const value = y + row * columns, *const grad = gradient + row * columns;
-    T* const to = out + row * columns;
-    const double mean = sum_of_columns(count, [=](std::size_t i) { return double{value[i]} * double{grad[i]}; });
+    const double mean = sum_of_columns(columns, [=](std::size_t i) { return double{value[i]} * double{grad[i]}; });
     for_each_column(columns, [&](std::size_t i) {
-      to[i] = i < count ? static_cast<T>(factor * double{value[i]} * (double{grad[i]} - mean)) : T{0};
+      out[row * columns + i] = static_cast<T>(double{value[i]} * (double{grad[i]} - mean));
     });
   }
 };
@@ -285,12 +281,14 @@ TensorKernels<T> all_tensor_kernels() {
             for_each_row(stream, x.rows, MomentsOfRow<T>{x.values, x.columns, epsilon, moments});
             enqueue_sums(stream, NormalTerm<T>{x.values, gradient, x.columns, moments}, x.rows, x.columns, sums, out);
           },
-      .softmax = [](CudaStreamRef stream, Rows x, std::size_t length,
-                    T* out) { for_each_row(stream, x.rows, SoftmaxRow<T>{x.values, x.columns, length, out}); },
+      .softmax = [](CudaStreamRef stream, Rows x,
+                    T* out) { for_each_row(stream, x.rows, SoftmaxRow<T>{x.values, x.columns, out}); },
       .softmax_backward =
-          [](CudaStreamRef stream, Rows y, const T* gradient, std::size_t length, double factor, T* out) {
-            for_each_row(stream, y.rows, SoftmaxRowBackward<T>{y.values, gradient, y.columns, length, factor, out});
+          [](CudaStreamRef stream, Rows y, const T* gradient, T* out) {
+            for_each_row(stream, y.rows, SoftmaxRowBackward<T>{y.values, gradient, y.columns, out});
           },
+      .attention = enqueue_attention<T>,
+      .attention_backward = enqueue_attention_backward<T>,
       .add_to_rows_of = enqueue_add_to_rows_of<T>,
       .maxima =
           [](CudaStreamRef stream, Rows logits, T* maxima) {

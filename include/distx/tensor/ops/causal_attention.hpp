@@ -164,7 +164,7 @@ void attend_causally(Stream stream, const In& x, const Out& out) {
   constexpr bool can = requires { causal_attention(stream, x, out); };
   static_assert(can,
                 "distx: causal_attention: no included header has kernels for these elements in this memory space; "
-                "include one that does (for GPUs distx/cuda_blas.hpp)");
+                "include one that does (for GPUs distx/cuda.hpp)");
   if constexpr (can) causal_attention(stream, x, out);
 }
 template <class Stream, class In, class Gradient, class Out>
@@ -172,7 +172,7 @@ void attend_causally_backward(Stream stream, const In& x, const Gradient& gradie
   constexpr bool can = requires { causal_attention_backward(stream, x, gradient, out); };
   static_assert(can,
                 "distx: causal_attention_backward: no included header has kernels for these elements in this memory "
-                "space; include one that does (for GPUs distx/cuda_blas.hpp)");
+                "space; include one that does (for GPUs distx/cuda.hpp)");
   if constexpr (can) causal_attention_backward(stream, x, gradient, out);
 }
 
@@ -195,9 +195,8 @@ namespace ops {
 ///
 /// `x` holds queries, keys and values, (batch, length, 3, heads, size); the result is (batch, length, heads, size). On
 /// each axis `x` is replicated or sharded in the batch (dimension 0) or the heads (3), and so is the result (0 or 2).
-/// Local, stream-ordered, for float and double; in GPU memory by cuBLAS, with memory for one batch item's weights
-/// (heads, length, length). There later tokens are multiplied by 0, so an infinite or NaN value makes the results of
-/// earlier tokens of its head NaN; in the host's memory they do not depend on later tokens.
+/// Local, stream-ordered, for float and double. A result does not depend on later tokens, even if they are not finite.
+/// Memory is linear in the length: weights exist for one token at a time, in GPU memory for one tile of tokens.
 /// @throws InvalidArgument if the third extent is not 3
 template <DistributedTensor X>
 [[nodiscard]] auto causal_attention(const X& x, std::source_location location = std::source_location::current()) {
