@@ -32,11 +32,15 @@ ALLOWED = [
     ("comm/any_communicator.hpp", "accessMoved", "the first move is within a requirement, which is not evaluated"),
     ("comm/hierarchical/levels.hpp", "mismatchingContainerExpression", "begin is a lambda that returns a number"),
     ("comm/owning_pending.hpp", "returnStdMoveLocal", "the buffer is in a tuple that other pointers may own"),
+    ("comm/split_rule.hpp", "identicalConditionAfterEarlyExit", "the requirements of two `if constexpr` differ"),
     ("comm/lists.hpp", "operatorEqVarError", "the number of exceptions belongs to the object that is assigned to"),
     ("cuda/kernels/boxes.cuh", "shiftTooManyBits", "the shifted product has 64 bits"),
+    ("cuda/kernels/tensors.cuh", "constStatement", "the braces convert an element"),
     ("memory/sums.hpp", "uninitMemberVar", "a lane has no value before one is stored, as in a vector"),
     ("observe/detail/flight_registry.hpp", "derefInvalidIterator", "place[-1] precedes the end"),
+    ("parallel/detail/engine/gather/weight_gatherer.hpp", "cppcheckError", "an error of cppcheck's own"),
     ("parallel/detail/engine/state/replicas.hpp", "returnDanglingLifetime", "the function returns nothing; a lambda in it returns a value"),
+    ("tensor/ops/matmul.hpp", "compareBoolExpressionWithInt", "the angles are those of template arguments"),
 ]
 # Macros that a header takes from another one.
 MACROS = ["DISTX_KERNELS_BEGIN", "DISTX_KERNELS_END"]
