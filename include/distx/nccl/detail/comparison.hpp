@@ -24,7 +24,7 @@ class CallRecord {
       : words_(std::bit_cast<Words>(call)), seal_(distx::detail::fnv1a(words_)) {}
 
   /// Returns the description, or nothing until all of it has arrived from another rank.
-  [[nodiscard, gnu::no_sanitize("thread")]] std::optional<calls::Fingerprint> read() const noexcept {
+  [[nodiscard, gnu::no_sanitize_thread]] std::optional<calls::Fingerprint> read() const noexcept {
     const volatile std::uint64_t* arriving = words_.data();  // the GPU writes it meanwhile
     Words words;
     for (std::uint64_t& word : words) word = *arriving++;
