@@ -11,11 +11,13 @@
 #include <distx/distx.hpp>
 #include <distx/mpi/detail/handles.hpp>
 
+#include "connect/words.hpp"
 #include "forked_process.hpp"
-#include "mpi/message_of.hpp"
 #include "mpi/world.hpp"
 
 using namespace distx;
+using test::contains;
+using test::error_of;
 
 namespace {
 
@@ -76,7 +78,7 @@ TEST_CASE("invalid control messages are rejected on every rank") {
   CHECK_THROWS_AS(world().all_gather({&one, 1}, receive), InvalidArgument);
   if (world().size() > 1) {
     std::vector<std::byte> odd(world().rank() == 1 ? 5 : 4);
-    CHECK(contains(message_of<MismatchError>([&] { world().broadcast(odd, 0); }), "rank 1 5"));
+    CHECK(contains(error_of<MismatchError>([&] { world().broadcast(odd, 0); }), "rank 1 5"));
   }
   CHECK(broadcast_value(world(), world().rank(), 0) == 0);  // the ranks still make the same calls
 }
@@ -97,7 +99,7 @@ TEST_CASE("MPI is initialized once") {
   int argc = 0;
   char* none_at_all[] = {nullptr};
   char** argv = none_at_all;
-  const auto said = message_of<ConnectError>([&] { MpiConnector second(argc, argv); });
+  const auto said = error_of<ConnectError>([&] { MpiConnector second(argc, argv); });
   CHECK(contains(said, "MPI is already initialised"));
   CHECK(contains(said, "MpiConnector(MPI_COMM_WORLD)"));
 }
@@ -150,7 +152,7 @@ TEST_CASE("MpiConnector rejects an intercommunicator" * needs_ranks(2)) {
   const int last = world().size() - 1;
   const int other = world().rank() % 2 == last % 2 ? last - 1 : last;
   MPI_Intercomm_create(half.comm, 0, MPI_COMM_WORLD, other, 7, &between);
-  CHECK(contains(message_of<ConnectError>([&] { MpiConnector connector(between); }), "intercommunicator"));
+  CHECK(contains(error_of<ConnectError>([&] { MpiConnector connector(between); }), "intercommunicator"));
   MPI_Comm_free(&between);
 }
 
@@ -178,7 +180,7 @@ TEST_CASE("a single rank needs no MpiConnector; several ranks of another connect
   CHECK(x == std::vector<float>{1, 2});
 
   const auto said =
-      message_of<Error>([] { spawn(2, [](ThreadConnector& connector) { MpiCommunicator none_such(connector); }); });
+      error_of<Error>([] { spawn(2, [](ThreadConnector& connector) { MpiCommunicator none_such(connector); }); });
   CHECK(contains(said, "mpirun"));
   CHECK(contains(said, "ThreadCommunicator"));
 }
@@ -186,7 +188,7 @@ TEST_CASE("a single rank needs no MpiConnector; several ranks of another connect
 TEST_CASE("a process forked from a rank is rejected by the connector") {
   const int wrong = test::in_forked_process([] {
     const auto rejects = [](auto&& call) {
-      return message_of<InvalidState>(call).find("was made by process") == std::string::npos ? 1 : 0;
+      return error_of<InvalidState>(call).find("was made by process") == std::string::npos ? 1 : 0;
     };
     int bits = rejects([] { world().barrier(); });
     std::byte one{};

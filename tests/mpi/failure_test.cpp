@@ -15,11 +15,13 @@
 #include <distx/distx.hpp>
 #include <distx/mpi/detail/check.hpp>
 
+#include "connect/words.hpp"
 #include "logged.hpp"
-#include "mpi/message_of.hpp"
 #include "mpi/world.hpp"
 
 using namespace distx;
+using test::contains;
+using test::error_of;
 using namespace std::chrono_literals;
 
 namespace {
@@ -134,7 +136,7 @@ TEST_CASE("options that differ between ranks are a mismatch on every rank" * nee
   const bool odd = world().rank() == 1;
   for (const MpiOptions& options : {MpiOptions{.collectives = odd ? MpiCollectives::vendor : MpiCollectives::by_size},
                                     MpiOptions{.check = odd ? Check::off : Check::every_call}}) {
-    const auto said = message_of<MismatchError>([&] { MpiCommunicator comm(world(), options); });
+    const auto said = error_of<MismatchError>([&] { MpiCommunicator comm(world(), options); });
     CHECK(contains(said, "the ranks differ in MpiOptions"));
   }
   MpiCommunicator comm(world());
@@ -145,16 +147,16 @@ TEST_CASE("an invalid call on one rank revokes the communicator on all ranks" * 
   MpiCommunicator comm(world());
   std::vector<float> send(10), receive(8);
   if (comm.rank() == 1) {
-    const auto said = message_of<InvalidArgument>([&] { all_reduce(comm, send, receive, sum); });
+    const auto said = error_of<InvalidArgument>([&] { all_reduce(comm, send, receive, sum); });
     CHECK(contains(said, "send has 10 elements, receive has 8"));
     CHECK(contains(said, "rank 1 of"));
   } else {
-    const auto said = message_of<RevokedError>([&] { all_reduce(comm, send, sum); });
+    const auto said = error_of<RevokedError>([&] { all_reduce(comm, send, sum); });
     CHECK(contains(said, "rank 1 revoked the communicator"));
     CHECK(contains(said, "send has 10 elements, receive has 8"));
   }
   // Every later call of every rank throws the same reason, and another communicator is unaffected.
-  CHECK(contains(message_of<RevokedError>([&] { barrier(comm); }), "rank 1 revoked the communicator"));
+  CHECK(contains(error_of<RevokedError>([&] { barrier(comm); }), "rank 1 revoked the communicator"));
   CHECK_THROWS_AS((void)start_barrier(comm), RevokedError);
   CHECK_THROWS_AS(send_receive(comm, send, comm.rank(), receive, comm.rank()), RevokedError);
   world().barrier();
@@ -168,9 +170,9 @@ TEST_CASE("a revocation reaches ranks that wait for a message or an asynchronous
       comm.revoke("enough");
       comm.revoke("and again");  // the first reason is kept
     } else if (message) {
-      CHECK(contains(message_of<RevokedError>([&] { receive(comm, number, 0); }), "communicator: enough"));
+      CHECK(contains(error_of<RevokedError>([&] { receive(comm, number, 0); }), "communicator: enough"));
     } else {
-      const auto said = message_of<RevokedError>([&] {
+      const auto said = error_of<RevokedError>([&] {
         auto pending = start_all_reduce(comm, number, sum);
         pending.wait();
       });
@@ -192,7 +194,7 @@ TEST_CASE("test returns true for an asynchronous call once the communicator is r
     world().barrier();
     distx::detail::wait_until(20s, [&] { return pending.test(); }, [] { return false; });
     CHECK(pending.test());
-    CHECK(contains(message_of<RevokedError>([&] { pending.wait(); }), "rank 0 revoked the communicator: enough"));
+    CHECK(contains(error_of<RevokedError>([&] { pending.wait(); }), "rank 0 revoked the communicator: enough"));
   }
   world().barrier();
 }
@@ -225,7 +227,7 @@ TEST_CASE("a rank that unwinds revokes the communicator" * needs_ranks(2)) {
     }
     CHECK_THROWS_AS(barrier(comm), RevokedError);
   } else {
-    CHECK(contains(message_of<RevokedError>([&] { barrier(comm); }), "rank 0 revoked the communicator"));
+    CHECK(contains(error_of<RevokedError>([&] { barrier(comm); }), "rank 0 revoked the communicator"));
   }
   world().barrier();
 }
@@ -274,7 +276,7 @@ TEST_CASE("a message that times out names the rank and the tag" * needs_ranks(2)
         MpiCommunicator comm(world(), {.deadline = 100ms});
         std::vector<int> values(n), others(n);
         if (comm.rank() == 0) {
-          const auto said = message_of<TimeoutError>([&] {
+          const auto said = error_of<TimeoutError>([&] {
             Pending<> pending;
             if (what == "send" && started) pending = start_send(comm, values, 1, 3);
             if (what == "receive" && started) pending = start_receive(comm, values, 1, 3);
@@ -445,7 +447,7 @@ TEST_CASE("a shorter or longer message than expected is an error" * needs_ranks(
         }
       } else {
         if (comm.rank() == 1) {
-          const auto said = message_of<MismatchError>([&] { receive(comm, in, 0); });
+          const auto said = error_of<MismatchError>([&] { receive(comm, in, 0); });
           CHECK(contains(said,
                          "expects 4 elements of type int32, rank 0 sends " + std::to_string(sent) + " elements of"));
           CHECK_THROWS_AS(barrier(comm), RevokedError);
@@ -468,7 +470,7 @@ TEST_CASE("an asynchronous receive that is too small writes nothing past its end
     } else if (comm.rank() == 1) {
       auto receiving = start_receive(comm, std::span(values).first(wanted), 0);
       world().barrier();  // MPI has the receive before the message is sent
-      const auto said = message_of<MismatchError>([&] { receiving.wait(); });
+      const auto said = error_of<MismatchError>([&] { receiving.wait(); });
       CHECK(contains(said, "expects " + std::to_string(wanted) + " elements of type int32, rank 0 sends " +
                                std::to_string(sent) + " elements"));
       CHECK(std::count(values.begin() + wanted, values.end(), 1) == std::ptrdiff_t{wanted});
@@ -499,7 +501,7 @@ TEST_CASE("a message whose receive does not match it is not replaced by the next
       } else if (comm.rank() == 0) {
         std::vector<int> first(expected), second(large);
         auto receiving = start_receive(comm, first, 1);
-        const auto said = message_of<MismatchError>([&] {
+        const auto said = error_of<MismatchError>([&] {
           if (blocking)
             receive(comm, second, 1);
           else
@@ -519,7 +521,7 @@ TEST_CASE("blocks of different sizes are a mismatch on every rank" * needs_ranks
     MpiCommunicator comm(world());
     std::vector<int> mine(comm.rank() == 1 ? count - 1 : count);
     std::vector<int> all(comm.rank() == 0 ? count * static_cast<std::size_t>(comm.size()) : 0);
-    const auto said = message_of<MismatchError>([&] { gather(comm, mine, all, 0); });
+    const auto said = error_of<MismatchError>([&] { gather(comm, mine, all, 0); });
     CHECK(contains(said, "rank 1 sends " + std::to_string(count - 1) + " elements to rank 0, which receives " +
                              std::to_string(count)));
     world().barrier();
@@ -532,7 +534,7 @@ TEST_CASE("different asynchronous collectives are a mismatch on every rank" * ne
       MpiCommunicator comm(world());
       const bool odd = comm.rank() == 1;
       std::vector<float> values(odd && !other_call ? count + 1 : count, 1.0f);
-      const auto said = message_of<MismatchError>([&] {
+      const auto said = error_of<MismatchError>([&] {
         auto pending = odd && other_call ? start_broadcast(comm, values, 0) : start_all_reduce(comm, values, sum);
         pending.wait();
       });
@@ -554,7 +556,7 @@ TEST_CASE("a block that only its sender has elements for is a mismatch, and does
         pair.rank() == 0 ? std::vector<std::size_t>{1, 1} : std::vector<std::size_t>{0, 1};
     std::vector<int> send{100 * (pair.rank() + 1), 100 * (pair.rank() + 1) + 1};
     std::vector<int> receive(theirs[0] + theirs[1]);
-    CHECK(contains(message_of<MismatchError>([&] { all_to_all(pair, send, receive, mine, theirs); }),
+    CHECK(contains(error_of<MismatchError>([&] { all_to_all(pair, send, receive, mine, theirs); }),
                    "rank 0 sends 1 elements to rank 1, which receives 0"));
   }
   world().barrier();
@@ -639,7 +641,7 @@ TEST_CASE("different blocking collectives are a mismatch on every rank, with bot
     CAPTURE(one.of_rank_1);
     MpiCommunicator comm(world());
     const bool odd = comm.rank() == 1;
-    const auto said = message_of<MismatchError>([&] { one.call(comm, odd); });
+    const auto said = error_of<MismatchError>([&] { one.call(comm, odd); });
     CHECK_MESSAGE(contains(said, odd ? one.of_others : one.of_rank_1), said);
     CHECK_THROWS_AS(barrier(comm), RevokedError);
     world().barrier();
@@ -657,13 +659,13 @@ TEST_CASE("a rank that joins a call late learns of its revocation in that call o
       std::this_thread::sleep_for(50ms);
       other.revoke("enough");
     });
-    CHECK(contains(message_of<RevokedError>([&] { all_reduce(comm, value, sum); }), "enough"));
+    CHECK(contains(error_of<RevokedError>([&] { all_reduce(comm, value, sum); }), "enough"));
     revokes.join();
     world().barrier();
   } else {
     world().barrier();
     // Rank 0's operand is available, so this call may complete; the next one cannot.
-    CHECK(contains(message_of<RevokedError>([&] {
+    CHECK(contains(error_of<RevokedError>([&] {
                      all_reduce(comm, value, sum);
                      all_reduce(comm, value, sum);
                    }),
@@ -684,7 +686,7 @@ TEST_CASE("a revocation at any moment of a sequence of calls ends them on all ra
         std::this_thread::sleep_for(pause);
         other.revoke("enough");
       });
-    const auto said = message_of<RevokedError>([&] {
+    const auto said = error_of<RevokedError>([&] {
       for (float value = 1;; all_reduce(comm, value, sum))
         if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
     });
@@ -809,7 +811,7 @@ TEST_CASE("a blocking self-send without a counterpart is rejected") {
   int number = 0;
   for (const bool sends : {true, false}) {
     auto alone = comm.split(comm.rank(), 0);
-    CHECK(contains(message_of<InvalidState>([&] {
+    CHECK(contains(error_of<InvalidState>([&] {
                      if (sends)
                        send(alone, number, 0);
                      else

@@ -9,10 +9,12 @@
 
 #include <distx/distx.hpp>
 
-#include "mpi/message_of.hpp"
+#include "connect/words.hpp"
 #include "mpi/world.hpp"
 
 using namespace distx;
+using test::contains;
+using test::error_of;
 using namespace std::chrono_literals;
 
 namespace {
@@ -50,7 +52,7 @@ TEST_CASE("shrink returns all ranks if none is lost, again and again" * needs_th
   check_ranks(left, all_ranks());
   auto same = left.shrink(60s);
   check_ranks(same, all_ranks());
-  CHECK(contains(message_of<InvalidState>([&] { (void)left.shrink(60s); }), "this connector has been replaced"));
+  CHECK(contains(error_of<InvalidState>([&] { (void)left.shrink(60s); }), "this connector has been replaced"));
   world().barrier();
 }
 
@@ -61,7 +63,7 @@ TEST_CASE("a rank that does not enter shrink before the deadline is excluded, an
   const int late = world().size() / 2;
   if (world().rank() == late) {
     world().barrier();
-    CHECK(contains(message_of<ConnectError>([&] { (void)host.shrink(5s); }), "continue without this one"));
+    CHECK(contains(error_of<ConnectError>([&] { (void)host.shrink(5s); }), "continue without this one"));
   } else {
     auto left = host.shrink(5s);
     auto expected = all_ranks();
@@ -85,7 +87,7 @@ TEST_CASE("calls of the connector that shrink returned are compared, and end at 
   left.barrier();  // all ranks have thrown
   auto short_lived = left.shrink(1s);
   if (short_lived.rank() != 0) {
-    const auto said = message_of<TimeoutError>([&] { short_lived.barrier(); });
+    const auto said = error_of<TimeoutError>([&] { short_lived.barrier(); });
     CHECK(contains(said, "timed out after 1 s: rank"));
     CHECK_THROWS_AS(short_lived.barrier(), RevokedError);
   }
@@ -153,7 +155,7 @@ TEST_CASE("without MPI's collectives, options that need them are refused or have
   MpiConnector host(MPI_COMM_WORLD);
   auto left = host.shrink(60s);
   const auto said =
-      message_of<InvalidArgument>([&] { MpiCommunicator comm(left, {.collectives = MpiCollectives::vendor}); });
+      error_of<InvalidArgument>([&] { MpiCommunicator comm(left, {.collectives = MpiCollectives::vendor}); });
   CHECK(contains(said, "MpiCollectives::vendor: MPI's collectives wait for all ranks"));
   for (const Check check : {Check::off, Check::first_use}) {
     MpiCommunicator comm(left, {.deadline = no_timeout, .check = check});
@@ -166,7 +168,7 @@ TEST_CASE("without MPI's collectives, options that need them are refused or have
     CHECK(x == std::vector<float>(100000, 1.0f));
     world().barrier();  // the invalid send revokes the communicator
     if (comm.size() > 1) {
-      const auto tag = message_of<InvalidArgument>([&] { send(comm, x, 0, 40000); });
+      const auto tag = error_of<InvalidArgument>([&] { send(comm, x, 0, 40000); });
       CHECK(contains(tag, "invalid tag 40000: this MPI has tags up to 8191 for surviving ranks"));
     }
   }

@@ -36,7 +36,7 @@ concept Connector = std::movable<C> && requires(C& connector, const C& fixed, st
 };
 
 /// Returns `root`'s value on every rank. Collective; blocks.
-/// @throws the errors of the connector\'s broadcast
+/// @throws the errors of the connector's broadcast
 template <Connector C, class T>
   requires std::is_trivially_copyable_v<T>
 [[nodiscard]] T broadcast_value(C& connector, T value, int root) {
@@ -45,7 +45,7 @@ template <Connector C, class T>
 }
 
 /// Returns every rank's value, in rank order. Collective; blocks.
-/// @throws the errors of the connector\'s all_gather
+/// @throws the errors of the connector's all_gather
 template <Connector C, class T>
   requires std::is_trivially_copyable_v<T>
 [[nodiscard]] std::vector<T> all_gather_values(C& connector, const T& value) {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "distx/connect/control/threads.hpp"
+#include "distx/connect/detail/rank_exception.hpp"
 #include "distx/connect/spawn.hpp"
 #include "distx/core/detail/leak.hpp"
-#include "distx/core/detail/rank_exception.hpp"
 #include "distx/core/error.hpp"
 #include "distx/core/version.hpp"
 

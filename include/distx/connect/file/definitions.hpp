@@ -10,10 +10,10 @@
 #include <iostream>
 
 #include "distx/connect/detail/connect_url.hpp"
+#include "distx/connect/detail/rank_exception.hpp"
 #include "distx/connect/file/detail/file_transport.hpp"
 #include "distx/connect/file/detail/rendezvous.hpp"
 #include "distx/connect/file/spawn_processes.hpp"
-#include "distx/core/detail/rank_exception.hpp"
 #include "distx/core/error.hpp"
 #include "distx/core/version.hpp"
 #include "distx/posix/mapping.hpp"

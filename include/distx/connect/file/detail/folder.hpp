@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <dirent.h>
 #include <sys/stat.h>
 
 #include <cerrno>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -111,10 +113,14 @@ class Folder {
 
   [[nodiscard]] std::vector<std::string> names() const {
     std::vector<std::string> found;
-    std::error_code error;
-    std::filesystem::directory_iterator entry("/proc/self/fd/" + std::to_string(descriptor()), error);
-    for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error))
-      found.push_back(entry->path().filename().string());
+    auto here = Descriptor::from_native_handle(::openat(descriptor(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!here) return found;
+    const auto close = [](DIR* open) { ::closedir(open); };
+    const std::unique_ptr<DIR, decltype(close)> stream(::fdopendir(here.native_handle()));
+    if (!stream) return found;
+    (void)here.release();  // the stream closes it
+    while (const auto* entry = ::readdir(stream.get()))
+      if (const std::string_view name = entry->d_name; name != "." && name != "..") found.emplace_back(name);
     return found;
   }
 
