@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <distx/distx.hpp>
-#include <distx/optim/fused_direction.hpp>
+#include <distx/optim/two_pass_optimizer.hpp>
 #include <distx/tensor/ops.hpp>
 
 namespace {

@@ -111,7 +111,7 @@ class Lent final : public Timed<TimedTraining<Weight>> {
     layer.bias.resize(owned.outputs);
     copy(owned.weight, layer.weight.data());
     copy(owned.bias, layer.bias.data());
-    return Scope(nullptr, [&layer](void*) { abandoned(layer); });
+    return Scope(nullptr, [&layer](void*) { release(layer); });
   }
   void ready(Layer<float>& layer, float share) override {
     const auto& owned = owned_[this->place(layer)];
@@ -133,7 +133,7 @@ class Lent final : public Timed<TimedTraining<Weight>> {
   Lent(distx::AnyCommunicator<>& comm, std::span<Layer<float>> layers, const TrainingFlags& flags, Owned owned)
       : Base(layers, make_training<Weight>(comm.share(), parameters(owned), flags)), owned_(std::move(owned)) {
     for (auto& layer : layers) {
-      abandoned(layer);
+      release(layer);
       layer.weight_gradient.resize(0, 0);
       layer.bias_gradient.resize(0);
     }
@@ -144,7 +144,7 @@ class Lent final : public Timed<TimedTraining<Weight>> {
     for (const auto& layer : owned) all.insert(all.end(), {&layer.weight, &layer.bias});
     return all;
   }
-  static void abandoned(Layer<float>& layer) {
+  static void release(Layer<float>& layer) {
     layer.weight.resize(0, 0);
     layer.bias.resize(0);
   }

@@ -66,6 +66,9 @@ inline void check_tokens(const GptShape& shape, std::span<const Token> tokens, s
 template <class Weight>
 class BasicGpt {
  public:
+  /// Whether the rows of weights are their inputs, as those of GPT-2 in a Hugging Face folder.
+  static constexpr bool inputs_first = false;
+
   using Scalar = distx::accumulator_t<Weight>;
 
   /// The same seed gives the same initial bits everywhere.

@@ -47,10 +47,6 @@ void for_each_gpt2_tensor(const GptShape& shape, F&& f) {
   norm("norm", "ln_f");
 }
 
-/// Whether a model has matrices as the folder has them, inputs × outputs: a MeshGpt.
-template <class Model>
-inline constexpr bool in_order_of_gpt2 = requires { typename Model::Activations; };
-
 /// A Hugging Face folder with a GPT-2 that `transformers` has saved: `config.json`, and `model.safetensors` or its
 /// index. Names may begin with `transformer.` or not; the head is tied to the tokens' vectors.
 class Gpt2Folder {
@@ -107,7 +103,7 @@ class Gpt2Folder {
     training.load_weights(
         path_,
         {.rename = [&](const std::string& name) { return sources_.at(name); },
-         .transposed = [&](const std::string& name) { return !in_order_of_gpt2<Model> && transposed_.contains(name); },
+         .transposed = [&](const std::string& name) { return !Model::inputs_first && transposed_.contains(name); },
          .ignore_others = true});
   }
 
@@ -205,7 +201,7 @@ class Gpt2Output {
     std::vector<distx::checkpoint::SafetensorsInput> tensors;
     for_each_gpt2_tensor(config.shape(), [&](const Gpt2Tensor& tensor) {
       auto& bytes = whole.at(tensor.weight);
-      if (tensor.transposed && !in_order_of_gpt2<Model>)
+      if (tensor.transposed && !Model::inputs_first)
         bytes = transposed(bytes, static_cast<std::size_t>(tensor.shape[0]), element);
       tensors.push_back({"transformer." + tensor.name, short_weights ? "BF16" : "F32", tensor.shape, bytes});
       return true;

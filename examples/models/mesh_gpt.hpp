@@ -82,6 +82,9 @@ class MeshGpt {
   using Output = distx::layers::ParallelOutput<Weight, Split>;
 
  public:
+  /// Whether the rows of weights are their inputs, as those of GPT-2 in a Hugging Face folder.
+  static constexpr bool inputs_first = true;
+
   using Scalar = float;
   using Edge = Stream;  ///< between parts
   /// The ids of this rank's tokens, or their targets, (sequences, length).
@@ -387,8 +390,9 @@ void for_each_whole_weight(const MeshGpt<Weight, Split, Recompute, Mlp>& model, 
   using Space = typename Training::space;
   const auto stream = model.mesh().template stream<Space>();
   training.for_each_full_weight([&](const std::string& name, const auto& values) {
-    std::vector<Weight> here(values.size());
     const distx::Span<const Weight, Space> whole(static_cast<const Weight*>(values.data()), values.size());
+    if constexpr (distx::HostAccessible<Space>) return f(name, std::span<const Weight>(whole.data(), whole.size()));
+    std::vector<Weight> here(values.size());
     copy(stream, distx::Span<Weight>(here), whole);  // the space's
     stream.synchronize();
     f(name, std::span<const Weight>(here));

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Checks nvcc's machine code for sm_90: no kernel spills registers, every kernel that works element by element moves 16
-bytes at once, and the kernels that move most of the bytes do so with each array. Needs cuobjdump and nvdisasm, from the folder of nvcc or from PATH.
+bytes at once, and the kernels that move most of the bytes do so with each array. Needs cuobjdump and nvdisasm, from the folder of
+nvcc or from PATH.
 
     tests/cuda/machine_code.py NVCC [FLAG…] FILE.cu   the kernels of tests/cuda/kernels.cu
     tests/cuda/machine_code.py --self-test            made-up machine code

@@ -222,7 +222,7 @@ TEST_CASE("capture refuses steps in which the host waits, and other calls than t
   gpu_ranks::on_gpus(1, [&](NcclCommunicator& comm) {
     Model<float> model(comm, {.stage = 0}, distx::LAMB{});
     model.step(0.01);
-    CHECK(refused([&] { model.capture(); }, "LAMB and Muon"));
+    CHECK(refused([&] { model.capture(); }, "LAMB, Muon"));
   });
 
   const auto wrong = [&](auto&& f, const std::string& word) {

@@ -5,7 +5,8 @@
 
 namespace distx {
 
-/// Multiplies in the host's memory as on GPUs: rounds `left` first.
+/// Multiplies in the host's memory as on GPUs: rounds `left` first. Layers of bfloat16 in host memory use it, so no
+/// other file of this program may have any.
 inline void local_matmul(HostStream stream, MatrixRef<float> out, MatrixRef<const float> left,
                          MatrixRef<const bfloat16> right) {
   const Buffer<bfloat16> rounded(left.values.size());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Training in GPUs' memory: all stages give the same bits, on any streams compute, and the host's up to rounding.
+// Training in GPUs' memory: all stages give the same bits, on any streams, and the host's up to rounding.
 #include <doctest/doctest.h>
 
 #include <distx/comm/decorators/metered.hpp>

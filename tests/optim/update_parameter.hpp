@@ -4,8 +4,8 @@
 
 #include <distx/memory/buffer.hpp>
 #include <distx/memory/fixed_point.hpp>
-#include <distx/optim/fused_direction.hpp>
 #include <distx/optim/mixed.hpp>
+#include <distx/optim/two_pass_optimizer.hpp>
 
 namespace reference {
 

@@ -15,12 +15,12 @@ using Floats = std::vector<float>;
 using toy::says;
 
 /// Checks that one rank throws an error of the given kind, and all others that one or a revocation with its message.
-void check_endings(const std::vector<toy::Ending>& endings, std::size_t erring, const std::string& words,
+void check_endings(const std::vector<toy::Ending>& endings, std::size_t failing, const std::string& words,
                    const char* kind) {
   for (std::size_t rank = 0; rank < endings.size(); ++rank) {
     CAPTURE(rank);
     CAPTURE(endings[rank].words);
-    if (rank == erring)
+    if (rank == failing)
       CHECK(endings[rank].kind == kind);
     else
       CHECK((endings[rank].kind == kind || endings[rank].kind == "revoked"));
@@ -44,22 +44,22 @@ void check_step(const char* kind, const std::string& words, Wrong&& wrong,
     for (const int ranks : toy::rank_counts) {
       CAPTURE(overlap);
       CAPTURE(ranks);
-      const int erring = ranks / 2;
+      const int failing = ranks / 2;
       const auto endings = toy::endings(ranks, [&](distx::ThreadCommunicator& comm) {
         Two model;
         distx::DataParallel<> training(comm, model.parameters(options_of_b), distx::SGD{},
                                        {.bucket_bytes = 0, .overlap = overlap});
-        if (comm.rank() == erring) {
+        if (comm.rank() == failing) {
           wrong(training, model);
         } else {
           if (options_of_b.trainable)
             for (int use = 0; use < options_of_b.uses; ++use) training.ready(model.b);
           training.ready(model.a);
           training.step({.learning_rate = 1});
-          distx::barrier(comm);  // where all may be well here before the erring errs
+          distx::barrier(comm);  // where all may be well here before the failing rank throws
         }
       });
-      check_endings(endings, static_cast<std::size_t>(erring), words, kind);
+      check_endings(endings, static_cast<std::size_t>(failing), words, kind);
     }
 }
 

@@ -37,7 +37,7 @@ struct Gate {
                 },
                 this) == cudaSuccess);
   }
-  void abandoned() {
+  void release() {
     open = true;
     open.notify_all();
   }
@@ -121,7 +121,7 @@ TEST_CASE("streams wait for events, and a missing wait shows in the result") {
     CHECK(cudaEventQuery(event) == cudaErrorNotReady);
     CHECK(cudaGetLastError() == cudaErrorNotReady);
     if (!waits) second.synchronize();
-    gate.abandoned();
+    gate.release();
     first.synchronize();
     second.synchronize();
     CHECK(cudaEventQuery(event) == cudaSuccess);
@@ -162,7 +162,7 @@ TEST_CASE("an event waits for work enqueued before it was recorded, and is compl
   REQUIRE(cudaEventRecord(end, stream) == cudaSuccess);
   float milliseconds = -1;
   CHECK(cudaEventElapsedTime(&milliseconds, event, end) == cudaErrorNotReady);
-  gate.abandoned();
+  gate.release();
   stream.synchronize();
   CHECK(cudaEventElapsedTime(&milliseconds, event, end) == cudaSuccess);
   CHECK(milliseconds >= 0);
@@ -182,7 +182,7 @@ TEST_CASE("the legacy default stream and blocking streams wait for one another, 
     REQUIRE(cudaMemsetAsync(array.data(), 5, size * sizeof(int), nullptr) == cudaSuccess);
     if (!blocks) CHECK(cudaStreamSynchronize(nullptr) == cudaSuccess);
     CHECK(cudaStreamQuery(nullptr) == (blocks ? cudaErrorNotReady : cudaSuccess));
-    gate.abandoned();
+    gate.release();
     CHECK(cudaStreamSynchronize(nullptr) == cudaSuccess);
     Gate second;
     second.close(nullptr);
@@ -195,7 +195,7 @@ TEST_CASE("the legacy default stream and blocking streams wait for one another, 
     CHECK(cudaStreamSynchronize(nullptr) == cudaSuccess);
     CHECK(cudaStreamQuery(cudaStreamLegacy) == cudaSuccess);
     REQUIRE(cudaSetDevice(0) == cudaSuccess);
-    second.abandoned();
+    second.release();
     CHECK(cudaDeviceSynchronize() == cudaSuccess);
   }
   static_cast<void>(cudaGetLastError());
@@ -274,7 +274,7 @@ TEST_CASE("stream-ordered memory is set and freed in that order") {
   // Written too early: before the stream has come to the allocation.
   REQUIRE(cudaMemsetAsync(memory, 1, 8, other) == cudaSuccess);
   other.synchronize();
-  gate.abandoned();
+  gate.release();
   unsigned char found = 0;
   REQUIRE(cudaMemcpyAsync(&found, memory, 1, cudaMemcpyDeviceToHost, stream) == cudaSuccess);
   CHECK(found == 0xCB);
@@ -297,14 +297,14 @@ TEST_CASE("pageable host memory is staged, page-locked memory is not") {
   gate.close(stream);
   REQUIRE(cudaMemcpyAsync(array.data(), &pageable, sizeof(int), cudaMemcpyDefault, stream) == cudaSuccess);
   pageable = 2;
-  gate.abandoned();
+  gate.release();
   stream.synchronize();
   CHECK(array.download().front() == 1);
   Gate second;
   second.close(stream);
   REQUIRE(cudaMemcpyAsync(array.data(), number, sizeof(int), cudaMemcpyDefault, stream) == cudaSuccess);
   *number = 2;
-  second.abandoned();
+  second.release();
   stream.synchronize();
   CHECK(array.download().front() == 2);
   CHECK(cudaFreeHost(pinned) == cudaSuccess);
@@ -412,7 +412,7 @@ TEST_CASE("a destroyed stream completes its work") {
   }
   const std::size_t streams = live().streams;
   CHECK(streams > 0);
-  gate.abandoned();
+  gate.release();
   CHECK(cudaDeviceSynchronize() == cudaSuccess);
   CHECK(array.download() == bytes(size, 3));
   CHECK(live().streams == streams - 1);

@@ -454,7 +454,7 @@ class Checks:
         dist.barrier(self.group)
 
     def check_ranks_that_disagree(self):
-        """As with NCCL alone, sizes of asynchronous calls are not compared: the deadline ends a call that cannot."""
+        """Sizes of a new asynchronous call are compared while it is in progress: it ends before the deadline."""
         import torch
         import torch.distributed as dist
         group = self.another_group(2)

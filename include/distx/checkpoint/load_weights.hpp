@@ -33,8 +33,8 @@ void load_weights(const std::filesystem::path& path, const SavedTraining<Space>&
 /// `.rows` has the same number of rows and of elements, any other one the same number of elements. Types among float,
 /// double, float16 and bfloat16 are converted; master weights receive the file's values before they are rounded to the
 /// weights' type. Float weights and master weights are read from a checkpoint's master weights where it has them.
-/// Everything is validated before the training changes. Weights that are converted or transposed take memory for the
-/// largest of their shards.
+/// Everything is validated before the training changes. Weights that are converted, transposed or sharded by a mesh
+/// take host memory for the largest of their shards.
 ///
 /// @param path  a safetensors file; a folder of Hugging Face, with `model.safetensors` or its index; a folder of
 ///   PyTorch's distributed checkpoints in safetensors files; or of a checkpoint that `save` has made. Visible to every

@@ -108,7 +108,7 @@ class CommunicatorModel final : public VirtualCommunicator<typename C::space> {
   }
   CommunicatorMemory<std::byte, Space> allocate(std::size_t count, std::size_t element_bytes,
                                                 const std::source_location& where) override {
-    const std::size_t bytes = bytes_of(count, element_bytes, self().context("allocate", where));
+    const std::size_t bytes = allocation_bytes(count, element_bytes, self().context("allocate", where));
     if constexpr (requires(C& c) { c.template allocate<std::byte>(bytes, where); })
       return comm_.template allocate<std::byte>(bytes, where);
     else

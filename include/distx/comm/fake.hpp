@@ -132,7 +132,7 @@ class FakeBackend {
     return std::make_shared<Started>(state, begin(call), self_.context(call));
   }
   [[nodiscard]] std::shared_ptr<State> split(const SplitRule& rule, const std::source_location& location) {
-    const ErrorContext context{"split", self_.backend, self_.rank, self_.size, location};
+    const auto context = self_.context("split", location);
     check_usable(context);
     if (!rule.of_all() && self_.size > 1)
       throw InvalidArgument("a fake rank cannot ask the others for their colors: use `groups`, which takes all of them",

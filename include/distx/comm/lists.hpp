@@ -19,7 +19,8 @@ namespace distx::inline DISTX_ABI {
 template <class P, class T, class S>
 class PendingList {
  public:
-  /// Starts the calls that `make_call(send, receive)` returns for the items.
+  /// Starts the calls that `make_call(send, receive)` returns for the items. For the functions `start_…` of lists.
+  /// @throws the error of the item that failed, if another one's call is revoked because of it
   template <class C, class MakeCall>
   PendingList(detail::FusedList<T, S> list, C& comm, const MakeCall& make_call, typename S::stream after)
       : list_(std::move(list)), packed_(std::make_shared<Buffer<std::byte, S>>(list_.fused_bytes())) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <exception>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -77,8 +78,9 @@ class CommunicatorMemory {
 namespace detail {
 
 /// Returns the bytes of `count` elements. @throws MemoryError if they exceed the address space
-[[nodiscard]] inline std::size_t bytes_of(std::size_t count, std::size_t element_bytes, const ErrorContext& context) {
-  if (count <= static_cast<std::size_t>(-1) / element_bytes) return count * element_bytes;
+[[nodiscard]] inline std::size_t allocation_bytes(std::size_t count, std::size_t element_bytes,
+                                                  const ErrorContext& context) {
+  if (count <= std::numeric_limits<std::size_t>::max() / element_bytes) return count * element_bytes;
   throw MemoryError(
       "cannot allocate " + std::to_string(count) + " elements of " + std::to_string(element_bytes) + " bytes", context);
 }

@@ -192,8 +192,8 @@ class RankFailure : public Error {
 };
 
 /// Returns whether an error may be caused by a failed rank, so that the others can continue without it: RankFailure,
-/// TimeoutError and RevokedError. Not those that follow from an error of a rank's own calls or data, such
-/// as an invalid argument, a mismatch, a gradient that is not finite, or a loader that is stuck.
+/// TimeoutError and RevokedError. Not those that follow from an error of a rank's own calls or data, such as an invalid
+/// argument, a mismatch, a gradient that is not finite, or a loader that is stuck.
 [[nodiscard]] inline bool is_rank_loss(const Error& error) noexcept {
   if (const auto* const timeout = dynamic_cast<const TimeoutError*>(&error)) return timeout->rank_loss();
   if (const auto* const revoked = dynamic_cast<const RevokedError*>(&error)) return revoked->rank_loss();

@@ -14,9 +14,9 @@ namespace cuda::detail {
 
 inline thread_local int tf32_allowed = 0;
 
-/// The types of 16 bits that cuBLAS multiplies with sums in float.
+/// The 16-bit types whose products cuBLAS sums in float.
 template <class T>
-concept Reduced = std::same_as<T, bfloat16> || std::same_as<T, float16>;
+concept ReducedPrecision = std::same_as<T, bfloat16> || std::same_as<T, float16>;
 
 template <class T>
 [[nodiscard]] constexpr cudaDataType_t data_type() noexcept {
@@ -51,8 +51,8 @@ template <class T>
 
 namespace cuda {
 
-/// Allows TF32 for float products of this thread while it exists: operands are rounded to 10 bits of fraction and
-/// computed on tensor cores, several times as fast. Scopes nest.
+/// Allows TF32 for products of floats by `local_matmul` on this thread while it exists: operands are rounded to 10 bits
+/// of fraction and computed on tensor cores, several times as fast. Scopes nest.
 class [[nodiscard]] AllowTF32 {
  public:
   AllowTF32() noexcept { ++cuda::detail::tf32_allowed; }
@@ -105,7 +105,7 @@ void local_matmul(CudaStreamRef stream, MatrixRef<T, Cuda> out, std::type_identi
 /// Enqueues out = left * right, where `left` is first rounded to the type of `right`: a product of that type by tensor
 /// cores, whose sums and results are float. The rounded copy of `left` is allocated in stream order.
 /// @throws InvalidArgument if the shapes do not match, or a dimension exceeds cuBLAS's limit
-template <cuda::detail::Reduced T>
+template <cuda::detail::ReducedPrecision T>
 void local_matmul(CudaStreamRef stream, MatrixRef<float, Cuda> out, MatrixRef<const float, Cuda> left,
                   MatrixRef<const T, Cuda> right) {
   detail::check_product(out, left, right);

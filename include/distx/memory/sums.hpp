@@ -99,7 +99,7 @@ void narrow_before(T* end, T* to, const V& value) {
   narrow_to(numbers, value);
   std::copy_n(numbers, end - to, to);
 }
-/// Calls f(i, V()) for i in [0, n): V is a vector of doubles, and for the remaining ones one number.
+/// Calls f(i, V()) for i in [0, n): V is a vector of doubles, or one double for the remainder.
 template <std::size_t Bytes, class F>
 void for_each_wide(std::size_t n, const F& f) {
   using V = Lanes<double, Bytes>;

@@ -27,7 +27,7 @@ struct MpiOptions {
   Check check = Check::every_call;
   /// Whose collectives are used; with DISTX_LOG=info the first rank of a communicator prints it. distx schedules
   /// messages itself, which end within the deadline, reduces in rank order, and leaves no memory to MPI after an error.
-  /// The surviving ranks after `shrink` have distx's only.
+  /// After `shrink`, only distx's are used.
   MpiCollectives collectives = MpiCollectives::by_size;
   /// The maximum number of ranks on which distx makes large collectives by default. Each rank sends directly to each
   /// other one, and the description of a call contains the counts of all ranks: the messages, and their bytes, grow

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/memory/detail/moving_average.hpp"
-#include "distx/optim/fused_direction.hpp"
+#include "distx/optim/two_pass_optimizer.hpp"
 
 namespace distx::inline DISTX_ABI {
 

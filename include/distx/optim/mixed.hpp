@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "distx/optim/fused_direction.hpp"
+#include "distx/optim/two_pass_optimizer.hpp"
 
 namespace distx::inline DISTX_ABI {
 

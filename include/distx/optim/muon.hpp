@@ -3,7 +3,7 @@
 #include "distx/memory/detail/moving_average.hpp"
 #include "distx/memory/local_matmul.hpp"
 #include "distx/memory/operations.hpp"
-#include "distx/optim/fused_direction.hpp"
+#include "distx/optim/two_pass_optimizer.hpp"
 
 namespace distx::inline DISTX_ABI {
 

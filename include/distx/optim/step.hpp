@@ -18,14 +18,14 @@ struct Step {
 
 namespace detail {
 
-/// Checks a hyperparameter for `validate`.
+/// Checks a number that the user passes to `operation`.
 /// @throws InvalidArgument unless `value` is finite and in [low, high)
-inline void check_range(const char* optimizer, const char* what, double value, double low, double high) {
+inline void check_range(const char* operation, const char* what, double value, double low, double high) {
   if (is_finite(value) && value >= low && value < high) return;
   throw InvalidArgument("invalid " + std::string(what) + " " + shortest(value) + ": must be " +
                             (is_finite(high) ? "in [" + shortest(low) + ", " + shortest(high) + ")"
                                              : "finite and at least " + shortest(low)),
-                        {.operation = optimizer});
+                        {.operation = operation});
 }
 
 /// @throws InvalidArgument unless `epsilon` is finite and positive

@@ -148,7 +148,8 @@ class DataParallel : public TrainingMethods<false, Policies...> {
   ///
   /// The weights have the bits that `step` would give them. Options are checked and compared, gradients that are not
   /// finite are reported, and steps are counted, as by `step`. A rank that fails or does not replay causes a
-  /// TimeoutError at the deadline. The flight record and decorators see one reduction for each replay.
+  /// TimeoutError on the others at the deadline. The flight record and decorators see one reduction per communicator
+  /// for each replay: two with Hybrid.
   /// @throws InvalidState if no step is captured, or in a step; else as `step`
   void replay(const StepOptions& options, stream after, const here& location = here::current()) {
     this->engine_->replay(options, after, location);
@@ -161,8 +162,8 @@ class DataParallel : public TrainingMethods<false, Policies...> {
   ///
   /// The state becomes that of the last step that all ranks have ended: on a rank where `step` has returned it is not
   /// an earlier one. Weights, optimizer state and counters have the bits of a training on these ranks that has loaded a
-  /// checkpoint of that step; at stage 0, buffers are those of the first surviving rank. `.broadcast_from` becomes
-  /// 0.
+  /// checkpoint of that step; at stage 0, buffers are those of the first surviving rank.
+  /// `.broadcast_from` becomes 0.
   /// @return the number of steps that the training has made, also skipped ones, the same on every rank; it is the
   ///   index of the next step
   /// @throws CheckpointError on every rank if a rank and the next one are lost at stages 1 to 3, with the names of the

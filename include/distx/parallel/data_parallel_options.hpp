@@ -62,9 +62,8 @@ struct DataParallelOptions {
   bool skip_nonfinite = false;
   /// Every `guard_every` steps, checks that local gradients are finite (unless losses are scaled or `skip_nonfinite` is
   /// set) and that replicated weights, at stage 0 or in several groups of Hybrid, are bitwise equal. 0 disables it. A
-  /// checked step waits for the gradients
-  /// and reads the weights once more. A gradient gives a NonFiniteError, weights a MismatchError, on every rank, with
-  /// the parameter and the number of the step, from 0.
+  /// checked step waits for the gradients and reads the weights once more. A gradient gives a NonFiniteError, weights a
+  /// MismatchError, on every rank, with the parameter and the number of the step, from 0.
   std::uint64_t guard_every = 0;
   /// Whether the steps in which `announce_batch` finds ranks without a batch divide gradients by the number of ranks
   /// with a batch, instead of the number of ranks.

@@ -52,7 +52,8 @@ struct MeshReplicas {
 /// and the order of calls are DataParallel's. Everything is ordered by the mesh's stream, as operations on tensors are.
 /// An error on one rank revokes the mesh's communicators.
 ///
-/// Not supported: `announce_batch`.
+/// Not supported: `announce_batch`, for which a coordinate without a batch would have to join the reductions of Partial
+/// gradients too.
 ///
 /// The optimizer is an ElementwiseOptimizer or, in the host's memory, one that needs whole weights: norms and matrices
 /// are those of whole weights. With other axes, such an optimizer updates all weights once all gradients are reduced. A

@@ -141,7 +141,7 @@ struct PolicyList {
   }
   template <class Gradients, class Weights>
   constexpr void add(std::type_identity<Compress<Gradients, Weights>>) {
-    constexpr bool by_type = FloatingElement<Gradients> && sizeof(Gradients) == 2;
+    constexpr bool by_type = requires { requires FloatingElement<Gradients> && sizeof(Gradients) == 2; };
     constexpr bool by_hook = hooks::GradientHook<Gradients>, encodes = hooks::WeightHook<Weights>;
     if constexpr (by_type) values.compressed_type = element_type<Gradients>;
     if constexpr (by_hook) values.hook = &hook_calls<Gradients>;

@@ -11,10 +11,11 @@ template <class MeshT, class P>
 constexpr void shard_dimension(Sharding& sharding) {
   if constexpr (is_shard<P>) sharding.shard(P::dim, MeshT::template index_of<typename P::axis>());
 }
+/// Whether a tensor of this rank has the dimension that P shards, if P is a Shard.
 template <class P, std::size_t Rank>
-inline constexpr bool shards_no_other = true;
+inline constexpr bool is_dim_known = true;
 template <std::size_t Dim, class Axis, std::size_t Rank>
-inline constexpr bool shards_no_other<Shard<Dim, Axis>, Rank> = Dim < Rank;
+inline constexpr bool is_dim_known<Shard<Dim, Axis>, Rank> = Dim < Rank;
 template <class L>
 struct LayoutFacts;
 template <class... Ps>
@@ -22,7 +23,7 @@ struct LayoutFacts<Placements<Ps...>> {
   template <class MeshT>
   static constexpr bool axes_known = (MeshT::template has_axis<typename Ps::axis> && ...);
   template <std::size_t Rank>
-  static constexpr bool dims_known = (shards_no_other<Ps, Rank> && ...);
+  static constexpr bool dims_known = (is_dim_known<Ps, Rank> && ...);
   template <class MeshT>
   static constexpr AxisSet partial_axes() {
     return (0U | ... | [] {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <bit>
 #include <cstdint>
 #include <span>
 
@@ -85,7 +86,8 @@ auto in_asked(X&& x) {
 /// The template arguments are the element type, optionally a memory space (the host's by default), and the placements:
 /// `zeros<float, Shard<0, Data>>(mesh, {4, 6})`, `zeros<float, Cuda, Shard<0, Data>>(mesh, {4, 6})`. `extents` are
 /// those of the whole tensor and equal on all ranks. No function communicates. Values are computed on the host, those
-/// of `zeros` and `full` in the tensor's memory, in the order of the mesh's stream.
+/// of `zeros`, `full` and `ones` in the tensor's memory, in the order of the mesh's stream. In GPU memory `full` and
+/// `ones` need the kernels of <distx/cuda_kernels.cuh>.
 /// @{
 
 /// Returns a tensor of zeros.
@@ -114,9 +116,10 @@ template <class T, class... Ps, detail::MeshType MeshT, std::size_t Rank, class 
 template <class T, class... Ps, detail::MeshType MeshT, std::size_t Rank>
 [[nodiscard]] auto full(const MeshT& mesh, const Extents<Rank>& extents, std::type_identity_t<T> value) {
   using Asked = detail::Asked<Host, Ps...>;
-  constexpr bool fills = requires(typename Asked::space::stream stream, Span<T, typename Asked::space> values) {
-    fill(stream, values, value);
-  };
+  constexpr bool fills = sizeof(T) <= sizeof(std::uint64_t) && std::has_single_bit(sizeof(T)) &&
+                         requires(typename Asked::space::stream stream, Span<T, typename Asked::space> values) {
+                           fill(stream, values, value);
+                         };
   using Space = std::conditional_t<fills, typename Asked::space, Host>;
   DistTensor<T, Rank, MeshT, typename Asked::layout, Space> made({mesh, extents}, uninitialized);
   if constexpr (detail::has_values<typename Asked::layout>()) fill(made.stream(), made.local(), value);

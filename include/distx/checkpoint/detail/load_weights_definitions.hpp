@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "distx/checkpoint/detail/state_of.hpp"
 #include "distx/checkpoint/detail/together.hpp"
 #include "distx/checkpoint/detail/weight_source.hpp"
 #include "distx/checkpoint/load_weights.hpp"
@@ -107,15 +108,20 @@ void convert(const ShardIndex& index, const LoadedWeight<Space>& weight, std::by
       convert(target, weight.type, from, weight.source_type, count);
   };
   if (!weight.transposed) {
-    each_common_run(
-        array.part, {Shape(array.shape.size()), array.shape}, array.part,
-        [&](std::uint64_t begin, std::uint64_t from, std::uint64_t size) {
-          const auto first = std::max(from, array.begin), last = std::min(from + size, array.begin + array.size);
-          if (first >= last) return;
-          const auto in_file = begin + (first - from);
-          for (const auto& run : index.runs_of(weight.source, weight.source_shape, width, in_file, last - first))
-            set(first + (run.begin - in_file), run.bytes.data(), run.bytes.size() / width);
-        });
+    const auto runs = index.runs_of(weight.source, weight.source_shape, width, 0, *elements_of(weight.source_shape));
+    auto run = runs.begin();  // both are in the order of the file
+    each_common_run(array.part, {Shape(array.shape.size()), array.shape}, array.part,
+                    [&](std::uint64_t begin, std::uint64_t from, std::uint64_t size) {
+                      const auto last = std::min(from + size, array.begin + array.size);
+                      for (auto at = std::max(from, array.begin); at < last;) {
+                        const auto in_file = begin + (at - from);
+                        while (run->begin + run->bytes.size() / width <= in_file) ++run;
+                        const auto skipped = in_file - run->begin;
+                        const auto count = std::min<std::uint64_t>(last - at, run->bytes.size() / width - skipped);
+                        set(at, run->bytes.data() + skipped * width, count);
+                        at += count;
+                      }
+                    });
     return;
   }
   // Row r of the training is column r of the file.
@@ -137,9 +143,7 @@ void load_weights(const std::filesystem::path& path, const SavedTraining<Space>&
   auto& engine = training.engine;
   auto& comm = training.comm;
   const ErrorContext context{"load_weights", comm.backend(), comm.rank(), comm.size(), location};
-  const auto after = training.stream;
-  TrainingState<Space> state;
-  engine.ordered(after, [&] { state = engine.state(location); });
+  const auto state = state_of(training, location);
   std::optional<WeightSource> source;
   std::vector<LoadedWeight<Space>> weights;
   std::string read;  // must be the same on every rank
@@ -159,22 +163,22 @@ void load_weights(const std::filesystem::path& path, const SavedTraining<Space>&
               "read different weights, this rank from '" + path.string() +
                   "'; use a path that all of them see, and the same options",
               context);
-  engine.restore(distx::detail::StepCall::between_steps, state.counters, after, location, [&] {
+  engine.restore(distx::detail::StepCall::between_steps, state.counters, training.stream, location, [&] {
     for (const auto& weight : weights) {
       const auto& array = weight.array;
       if (weight.is_copy()) {
         for (const auto& run :
              source->index().runs_of(weight.source, weight.source_shape, array.element_bytes, array.begin, array.size))
-          copy(after, array.bytes_at(run.begin, run.bytes.size() / array.element_bytes),
+          copy(training.stream, array.bytes_at(run.begin, run.bytes.size() / array.element_bytes),
                Span<const std::byte>(run.bytes.data(), run.bytes.size()));
       } else {
         std::vector<std::byte> converted(array.memory.size());
         convert(source->index(), weight, converted.data());
-        copy(after, array.memory, Span<const std::byte>(converted.data(), converted.size()));
-        after.synchronize();  // before this memory is freed
+        copy(training.stream, array.memory, Span<const std::byte>(converted.data(), converted.size()));
+        training.stream.synchronize();  // before this memory is freed
       }
     }
-    after.synchronize();
+    training.stream.synchronize();
     return true;
   });
 }

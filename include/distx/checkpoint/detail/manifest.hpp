@@ -45,7 +45,8 @@ struct Manifest {
   std::string saved_by{};  // the process and the time; empty in older ones
 };
 
-/// Parses JSON; calls refuse(), which throws, as soon as it is nested in more than four levels.
+/// Parses JSON; calls refuse(), which throws, as soon as it is nested in more than four levels. If not
+/// `throws`, invalid JSON gives a discarded value instead of an exception.
 template <class F>
 [[nodiscard]] nlohmann::json parse_shallow(std::string_view text, const F& refuse, bool throws = true) {
   const auto check = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {

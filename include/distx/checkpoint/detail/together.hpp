@@ -20,8 +20,8 @@ template <MemorySpace Space>
   return all;
 }
 
-/// Collective.
-/// @param difference  what to say of two ranks whose numbers differ
+/// Checks that all ranks have the same number. Collective.
+/// @param difference  the message after "rank 0 and rank N "
 /// @throws MismatchError on every rank if the ranks' numbers differ
 template <MemorySpace Space>
 void check_equal(AnyCommunicator<Space>& comm, std::uint64_t mine, const std::string& difference,

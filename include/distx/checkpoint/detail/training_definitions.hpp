@@ -3,6 +3,7 @@
 #include "distx/checkpoint/detail/folders.hpp"
 #include "distx/checkpoint/detail/shard_copies.hpp"
 #include "distx/checkpoint/detail/shard_writer.hpp"
+#include "distx/checkpoint/detail/state_of.hpp"
 #include "distx/checkpoint/detail/together.hpp"
 #include "distx/checkpoint/save_async.hpp"
 #include "distx/core/detail/made_here.hpp"
@@ -12,15 +13,6 @@
 namespace distx::inline DISTX_ABI::checkpoint {
 
 namespace detail {
-
-/// Returns a training's state, after the work that the training has enqueued. Local.
-template <MemorySpace Space>
-[[nodiscard]] TrainingState<Space> state_of(const SavedTraining<Space>& training,
-                                            const std::source_location& location) {
-  TrainingState<Space> state;
-  training.engine.ordered(training.stream, [&] { state = training.engine.state(location); });
-  return state;
-}
 
 /// State of a training that its saves share.
 struct SaveMemory {
@@ -306,8 +298,7 @@ PendingSave<Space> save_async(const std::filesystem::path& directory, const Save
 template <MemorySpace Space>
 std::filesystem::path PendingSave<Space>::finish(const std::source_location& location) {
   if (work_ == nullptr) return {};
-  std::get_deleter<distx::detail::DeleteHere>(work_)->made.check("this save",
-                                                                 {.operation = "finish", .location = location});
+  work_->saving.process.check("this save", {.operation = "finish", .location = location});
   const auto work = std::exchange(work_, nullptr);
   auto& comm = *work->comm;
   const ErrorContext context{"finish", comm.backend(), comm.rank(), comm.size(), location};

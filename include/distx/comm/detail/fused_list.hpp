@@ -97,8 +97,8 @@ class FusedList {
     if (!fuses()) return 0;
     return round_up_to_lines(length(sides_.send) * sizeof(T)) + length(sides_.receive) * sizeof(T);
   }
-  /// Copies the small items to send into the workspace, which is borrowed until `unpack`, and the items to
-  /// receive if the call sends from them.
+  /// Copies the small items to send into the workspace, which is borrowed until `unpack`, and the items to receive
+  /// if the call sends from them.
   void pack(typename S::stream stream, Span<std::byte, S> workspace) {
     const std::size_t receive_length = length(sides_.receive);
     send_ = {reinterpret_cast<T*>(workspace.data()), length(sides_.send)};

@@ -17,7 +17,7 @@ namespace distx::inline DISTX_ABI::detail {
 template <MemorySpace Space>
 inline constexpr bool done_at_return = std::is_empty_v<typename Space::stream>;
 
-/// Memory that is allocated and freed stream-ordered if the memory space supports it.
+/// Returns memory that is allocated and freed stream-ordered, if the memory space supports it.
 /// @param how  `uninitialized`, or nothing to set the elements to zero
 template <class T, MemorySpace Space, class... How>
 [[nodiscard]] Buffer<T, Space> buffer_on(typename Space::stream stream, std::size_t size, How... how) {

@@ -89,7 +89,7 @@ class HierarchicalBackend {
   [[nodiscard]] CommunicatorMemory<std::byte> allocate(std::size_t count, std::size_t element_bytes,
                                                        const std::source_location& location) {
     const ErrorContext context = self_.context("allocate", location);
-    const std::size_t bytes = bytes_of(count, element_bytes, context);
+    const std::size_t bytes = allocation_bytes(count, element_bytes, context);
     if (two_levels()) blocking_.agree_on(count, element_bytes, context);
     return on_level(hosts_.largest() > 1, context,
                     [&](auto& comm) { return comm.template allocate<std::byte>(bytes); });

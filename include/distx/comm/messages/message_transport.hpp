@@ -6,8 +6,6 @@
 #include <utility>
 
 #include "distx/comm/calls/validate.hpp"
-#include "distx/core/detail/early_warning.hpp"
-#include "distx/core/detail/wait.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
 

@@ -13,13 +13,10 @@ class FirstUses {
   /// Returns whether a call is to be compared, and records it as known. The same on every rank.
   template <MemorySpace Space>
   [[nodiscard]] bool compares(Check check, const Call<Space>& call) {
-    if (check == Check::every_call) [[likely]]
-      return true;
-    return compares(check, fingerprint(call));
+    return check == Check::every_call || (check == Check::first_use && is_new(fingerprint(call)));
   }
-  [[nodiscard]] bool compares(Check check, const Fingerprint& call) {
-    return check == Check::every_call || (check == Check::first_use && known_.insert(digest_of(call)).second);
-  }
+  /// Returns whether a description is not known yet, and records it.
+  [[nodiscard]] bool is_new(const Fingerprint& call) { return known_.insert(digest_of(call)).second; }
 
  private:
   std::unordered_set<std::uint64_t> known_;

@@ -70,7 +70,8 @@ class SharedMemoryBackend {
                                                        const std::source_location& location) {
     const auto allocation = region_->new_allocation(self_);
     if (allocation == nullptr)
-      return CommunicatorMemory<std::byte>::plain(bytes_of(count, element_bytes, self_.context("allocate", location)));
+      return CommunicatorMemory<std::byte>::plain(
+          allocation_bytes(count, element_bytes, self_.context("allocate", location)));
     const RegionAllocation::Request request{count, element_bytes};
     allocation->check(request, all_gathered(*this, request, location));
     allocation->open(all_gathered(*this, allocation->make(), location).front());
@@ -82,7 +83,7 @@ class SharedMemoryBackend {
   [[nodiscard]] Adoption<Host> adopt(Span<std::byte> memory, const std::source_location& location) {
     const auto adoption = region_->new_adoption(self_, memory);
     if (adoption == nullptr) return {{memory, nullptr}};
-    const ErrorContext context{"adopt", self_.backend, self_.rank, self_.size, location};
+    const auto context = self_.context("adopt", location);
     const auto agree = [&](auto&& step) { return refusal_of_any(*this, context, step); };
     const RegionAllocation::Request request{memory.size(), 1, reinterpret_cast<std::uintptr_t>(memory.data())};
     const auto all = all_gathered(*this, request, location);
@@ -98,7 +99,7 @@ class SharedMemoryBackend {
 
   [[nodiscard]] CommonMemory<Host> allocate_common(std::size_t bytes, const std::vector<ByteRange>& own,
                                                    const std::source_location& location) {
-    const ErrorContext context{"allocate_common", self_.backend, self_.rank, self_.size, location};
+    const auto context = self_.context("allocate_common", location);
     const std::uint64_t mine = bytes;
     const auto all = all_gathered(*this, mine, location);
     for (std::size_t rank = 0; rank < all.size(); ++rank)
@@ -162,7 +163,7 @@ class SharedMemoryBackend {
     check_usable(context);
     Messages messages(*region_, context, kept_, true);
     begin(messages, call);
-    // The other side of a message to itself must have been started before.
+    // The other side of a self-send or self-receive must have been started before.
     const int peer = call.kind == CollectiveKind::send ? call.to : call.from;
     if (call.kind != CollectiveKind::send_receive && peer == self_.rank && !messages.test())
       throw_self_deadlock(context);

@@ -43,7 +43,7 @@ class Mailbox {
     return true;
   }
 
-  /// Removes the envelope; returns false if it has already been matched and will complete.
+  /// Removes the request; returns false if it has already been matched and will complete.
   bool withdraw(MessageRequest& mine) {
     const std::lock_guard lock(mutex_);
     return std::erase(waiting_, &mine) != 0;

@@ -9,17 +9,19 @@ namespace distx::inline DISTX_ABI::detail {
 
 /// The exception with which a rank ended.
 struct RankException {
+  enum class Kind : char { cause, rank_failure, revoked };
+
   std::string message;
-  bool is_consequence = false;  ///< of another rank's failure
+  Kind kind = Kind::cause;
 
   /// Returns the exception that is being handled.
   [[nodiscard]] static RankException current() {
     try {
       throw;
     } catch (const std::exception& error) {
-      const bool is_consequence =
-          dynamic_cast<const RevokedError*>(&error) != nullptr || dynamic_cast<const RankFailure*>(&error) != nullptr;
-      return {error.what(), is_consequence};
+      return {error.what(), dynamic_cast<const RevokedError*>(&error) != nullptr  ? Kind::revoked
+                            : dynamic_cast<const RankFailure*>(&error) != nullptr ? Kind::rank_failure
+                                                                                  : Kind::cause};
     } catch (...) {
       return {unknown_exception};
     }

@@ -15,7 +15,8 @@
 
 namespace distx::inline DISTX_ABI::detail {
 
-/// The first exception of a rank, unless it is a consequence of another one.
+/// The first exception of a rank, unless it is a RevokedError, which follows from another one. A RankFailure may be
+/// that of ranks that the thread has spawned itself.
 class FirstException {
  public:
   /// Notes the exception that is being handled; returns its message.
@@ -23,7 +24,8 @@ class FirstException {
     auto current = RankException::current();
     current.message.insert(0, prefix);
     const std::lock_guard lock(mutex_);
-    if (rank_ < 0 || (first_.is_consequence && !current.is_consequence)) {
+    using enum RankException::Kind;
+    if (rank_ < 0 || (first_.kind == revoked && current.kind != revoked)) {
       rank_ = rank;
       first_ = current;
       cause_ = std::current_exception();

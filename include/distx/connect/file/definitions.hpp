@@ -137,7 +137,7 @@ class ChildProcesses {
       body();
     } catch (...) {
       const auto current = RankException::current();
-      report.is_consequence = current.is_consequence;
+      report.is_consequence = current.kind != RankException::Kind::cause;
       current.message.copy(report.message, sizeof report.message - 1);
       status = 1;
     }

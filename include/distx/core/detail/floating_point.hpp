@@ -44,7 +44,7 @@ template <std::floating_point T>
   return (std::bit_cast<bits_of_t<T>>(value) & ~sign_bit<T>) < infinity_bits<T>;
 }
 
-/// The bits of a floating-point number of a type that is stored as it is, and computed with as another one.
+/// The base of storage-only floating-point types: holds the bits. Arithmetic converts to float.
 template <class Self, std::unsigned_integral Bits>
 class StoredFloat {
  public:

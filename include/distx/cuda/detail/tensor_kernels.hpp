@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <limits>
+#include <string>
 
 #include "distx/core/error.hpp"
 #include "distx/cuda/buffer.hpp"
@@ -160,8 +161,11 @@ void take_rows(CudaStreamRef stream, Span<const Id, Cuda> ids, MatrixRef<const T
 }
 template <class Id, class T>
 void add_to_rows_of(CudaStreamRef stream, Span<const Id, Cuda> ids, MatrixRef<const T, Cuda> gradient,
-                    std::size_t first, std::size_t all, MatrixRef<T, Cuda> out, const ErrorContext&) {
+                    std::size_t first, std::size_t all, MatrixRef<T, Cuda> out, const ErrorContext& context) {
   const auto kernel = kernel_in(tensor_kernels<T>.add_to_rows_of, "embedding_backward");
+  if (ids.size() > std::numeric_limits<std::uint32_t>::max())
+    throw InvalidArgument(
+        "invalid number of ids " + std::to_string(ids.size()) + ": must be at most 4294967295 on a GPU", context);
   fill(stream, out.values, T{});
   if (gradient.values.empty()) return;
   const RowIds rows(ids, first, out.rows, all);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <bit>
-#include <limits>
-#include <string>
 #include <utility>
 
 #include "distx/cuda/detail/tensor_kernels.hpp"
@@ -144,13 +142,10 @@ struct AddRunOfIds {
     each([&](std::size_t at, const T& total) { out[row * columns + at] = total; });
   }
 };
-/// Sorts the ids by their rows, and adds up the gradients of each row.
+/// Sorts the ids by their rows, and adds up the gradients of each row. @pre the number of ids fits in 32 bits
 template <class T>
 void enqueue_add_to_rows_of(CudaStreamRef stream, const RowIds& ids, const typename TensorKernels<T>::Rows& gradient,
                             std::uint32_t* order, T* out) {
-  if (ids.count > std::numeric_limits<std::uint32_t>::max())
-    throw InvalidArgument("there are " + std::to_string(ids.count) + " ids: on a GPU at most 4294967295 at once",
-                          {.operation = "embedding_backward", .backend = "cuda"});
   const auto warps = static_cast<unsigned>(std::min(RowIds::sorting_warps, (ids.count + 31) / 32));
   std::uint32_t *from = nullptr, *to = order, *next = order + ids.count;
   const auto bits = static_cast<unsigned>(std::bit_width(ids.rows));

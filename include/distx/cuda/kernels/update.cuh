@@ -5,7 +5,7 @@
 #include "distx/cuda/fused_update.hpp"
 #include "distx/cuda/kernels/operations.cuh"
 #include "distx/cuda/kernels/step.cuh"
-#include "distx/optim/fused_direction.hpp"
+#include "distx/optim/two_pass_optimizer.hpp"
 
 namespace distx::inline DISTX_ABI {
 
@@ -248,8 +248,8 @@ void register_gradients() noexcept {
 namespace cuda {
 
 /// Compiles an optimizer's GPU kernels for weights of float, double, bfloat16 and float16, and for bfloat16 and float16
-/// weights with float masters. Call it once for each optimizer but SGD and AdamW, at namespace scope of a file that
-/// nvcc compiles: `const bool registered = distx::cuda::register_optimizer<distx::LAMB>();`
+/// weights with float masters. Call it once for each optimizer other than SGD and AdamW, at namespace scope of a
+/// file that nvcc compiles: `const bool registered = distx::cuda::register_optimizer<distx::LAMB>();`
 /// @return true
 template <ElementwiseOptimizer Optimizer>
 bool register_optimizer() noexcept {
@@ -258,6 +258,7 @@ bool register_optimizer() noexcept {
   cuda::detail::register_gradients<Optimizer>();
   return true;
 }
+/// Does the same for LAMB, Muon and other optimizers by norms or matrices.
 template <class Optimizer>
   requires NormOptimizer<Optimizer> || MatrixOptimizer<Optimizer>
 bool register_optimizer() noexcept {

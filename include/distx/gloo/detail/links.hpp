@@ -21,6 +21,7 @@
 
 #include "distx/comm/messages/message_backend.hpp"
 #include "distx/connect/failure_channel.hpp"
+#include "distx/core/detail/early_warning.hpp"
 #include "distx/core/detail/made_here.hpp"
 #include "distx/core/detail/revocation_reason.hpp"
 #include "distx/core/detail/watch_thread.hpp"

@@ -24,8 +24,8 @@ struct Survivors {
 /// Every rank says that it joins. The lowest rank that is not lost leads: once all others have joined or ended, or its
 /// deadline is over, it proposes a set to all, and once all of that set have accepted it, decides. Each rank passes the
 /// decision on, so it reaches all if it reaches one. If the leader is lost, the next one proposes what it has received,
-/// because that may have been decided. Ranks follow the
-/// highest-numbered leader that they know: one that was suspected by mistake must follow, or is excluded.
+/// because that may have been decided. Ranks follow the highest-numbered leader that they know: a rank that was
+/// suspected by mistake must follow, or is excluded.
 ///
 /// Every rank that decides decides the same if the loss of a rank is known, by `ended`. The loss of others is concluded
 /// from their silence: before the deadline, no rank that has not joined is lost; afterwards, a rank that does not

@@ -10,6 +10,7 @@
 #include "distx/comm/runtime/basic_communicator_definitions.hpp"
 #include "distx/comm/runtime/first_uses.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
+#include "distx/core/detail/early_warning.hpp"
 #include "distx/mpi/detail/declaration.hpp"
 #include "distx/mpi/detail/messages.hpp"
 #include "distx/mpi/detail/queue.hpp"
@@ -23,7 +24,7 @@ namespace distx::inline DISTX_ABI::detail::mpi {
 /// reduced in rank order. Larger ones are transferred in pieces, or by MPI's collectives. A progress thread does
 /// that for asynchronous collectives if MPI serves several threads and distx schedules all messages; otherwise they are
 /// MPI's nonblocking collectives, issued in the order of their start. One MPI communicator carries blocking collectives
-/// and user messages, a second one everything else. Surviving ranks after others were lost have no separate MPI
+/// and user messages, a second one everything else. Surviving ranks have no separate MPI
 /// communicator: their messages differ in their tags, and distx schedules all collectives.
 class MpiBackend {
  public:
@@ -164,7 +165,7 @@ class MpiBackend {
         give_up(patience());
         throw;
       } catch (...) {
-        give_up(Job::brief);
+        give_up(Job::least_patience);
         throw;
       }
       owners_.clear();
@@ -213,7 +214,7 @@ class MpiBackend {
       try {
         issue(job_, call);
       } catch (...) {
-        job_.abandon(Job::brief, state_.backend.lost());
+        job_.abandon(Job::least_patience, state_.backend.lost());
         left_behind_ = left_behind_ || job_.left_behind();
         throw;
       }
@@ -235,13 +236,13 @@ class MpiBackend {
       if (phase_ == CallPhase::failed) std::rethrow_exception(error_);
       // A call that completes after a revocation may have read memory that another rank abandoned.
       if (collective_ || job_.received_data()) {
-        if (phase_ == CallPhase::issued) backend.session_->control().receive_now();
+        if (phase_ == CallPhase::issued) backend.session_->control().receive();
         backend.check_usable(context_);
       }
       if (phase_ == CallPhase::issued) job_.finish();
     }
     [[nodiscard]] std::chrono::milliseconds patience() const noexcept {
-      return collective_ || !owners_.empty() ? Job::brief : state_.backend.patience();
+      return collective_ || !owners_.empty() ? Job::least_patience : state_.backend.patience();
     }
     /// Completes or cancels everything in flight; MPI keeps the rest together with all memory that it may access.
     void give_up(std::chrono::milliseconds patience) noexcept {
@@ -308,7 +309,7 @@ class MpiBackend {
   /// Returns whether this communicator is revoked, the process of a rank is known to have ended, or a rank has
   /// destroyed its communicator without having made `call`.
   [[nodiscard]] bool is_stopped(const CallNumber& call = {}) {
-    session_->control().receive_if_free();
+    session_->control().try_receive();
     return revoked() || watch_.has_lost() || exit_notices_.prevent(call);
   }
   /// Throws why `is_stopped(call)`.
@@ -325,7 +326,7 @@ class MpiBackend {
   }
   /// Throws if the communicator was revoked, before this rank enters a call of MPI's that cannot be ended.
   void enter_vendor_call(const ErrorContext& context) {
-    session_->control().receive_now();
+    session_->control().receive();
     check_usable(context);
     // A rank that timed out has also joined as far as MPI knows, but will not enter the call. It cannot have begun to
     // wait before this rank joined the previous call, so a revocation may be in transit only if that was long ago.
@@ -361,7 +362,7 @@ class MpiBackend {
   [[nodiscard]] bool complete_compared(const Call<Host>& call, std::uint64_t number);
   void execute_message(const Call<Host>& call, const ErrorContext& context) {
     transport_.check_tag(call.tag, context);
-    session_->control().receive_if_free();
+    session_->control().try_receive();
     check_usable(context);
     job_->open(native_handle(), transport_.messages, false, transport_.first_message_tag, transport_.data_tags);
     try {
@@ -370,14 +371,14 @@ class MpiBackend {
       if (call.kind == CollectiveKind::receive) check_self_message(call.from, context);
       wait(*job_, context);
       if (job_->received_data()) {
-        session_->control().receive_now();
+        session_->control().receive();
         check_usable(context);  // the sender may have abandoned the memory that MPI has read
       }
     } catch (const RevokedError&) {
       job_->abandon(patience(), lost());
       throw;
     } catch (...) {
-      job_->abandon(Job::brief, lost());
+      job_->abandon(Job::least_patience, lost());
       throw;
     }
   }
@@ -387,7 +388,7 @@ class MpiBackend {
   [[nodiscard]] std::chrono::milliseconds patience() noexcept {
     const auto now = clock::now();
     if (!patient_until_) patient_until_ = now + std::chrono::seconds(5);
-    return std::max(Job::brief, std::chrono::duration_cast<std::chrono::milliseconds>(*patient_until_ - now));
+    return std::max(Job::least_patience, std::chrono::duration_cast<std::chrono::milliseconds>(*patient_until_ - now));
   }
   /// Checks a self-send or self-receive, whose other side must have been started before.
   void check_self_message(int peer, const ErrorContext& context) {

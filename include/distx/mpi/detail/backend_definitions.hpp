@@ -45,7 +45,7 @@ DISTX_INLINE void MpiBackend::execute(const Call<Host>& call) {
         wait(*job_, self_.context(call), {false, number + 1});
       job_->finish();
     } catch (...) {
-      job_->abandon(Job::brief, lost());
+      job_->abandon(Job::least_patience, lost());
       throw;
     }
   }
@@ -68,7 +68,7 @@ DISTX_INLINE bool MpiBackend::complete_compared(const Call<Host>& call, std::uin
 
 DISTX_INLINE std::shared_ptr<detail::Operation<Host>> MpiBackend::start(const std::shared_ptr<State>& state,
                                                                         const Call<Host>& call, HostStream) {
-  session_->control().receive_if_free();
+  session_->control().try_receive();
   check_usable(self_.context(call));
   if (transport_.threaded && !detail::traits_of(call.kind).message) return tasks_.start(state, call);
   return pool_.start(state, call);

@@ -32,9 +32,8 @@ inline Transport transport_of_subset(Session& session, const MpiOptions& options
   const auto context = session.where("MpiCommunicator");
   if (options.collectives == MpiCollectives::vendor)
     throw InvalidArgument(
-        "MpiCollectives::vendor: MPI's collectives wait for all ranks of an MPI communicator, of which some are lost; "
-        "omit "
-        "the option on the surviving ranks",
+        "MpiCollectives::vendor: MPI's collectives wait for all ranks of an MPI communicator, of which some have "
+        "failed; omit the option after shrink",
         context);
   const auto all_gathered = [&](int value) {
     std::vector<int> all(static_cast<std::size_t>(session.size()));

@@ -70,7 +70,7 @@ class Control {
 
   void join(std::uint64_t identity, Revocation& revocation, ExitNotices& exit_notices) {
     const std::lock_guard lock(mutex_);
-    receive_while_locked();  // also for ranks whose calls never wait
+    receive_locked();  // also for ranks whose calls never wait
     const auto& member = members_.emplace(identity, Registered{&revocation, &exit_notices}).first->second;
     std::erase_if(early_, [&](const Notification& notification) {
       const bool own = notification.identity == identity;
@@ -128,24 +128,24 @@ class Control {
     notifications_.publish(identity, why);  // the other ranks have their own deadlines
   }
   [[nodiscard]] std::optional<std::string> poll(std::uint64_t identity) {
-    if (is_up()) receive_if_free();
+    if (is_up()) try_receive();
     return notifications_.poll(identity);
   }
 
   /// Receives the notifications that have arrived, unless another thread is receiving them.
-  void receive_if_free() {
-    if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) receive_while_locked();
+  void try_receive() {
+    if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) receive_locked();
   }
   /// Receives the notifications that have arrived, after any other thread that is receiving them.
-  void receive_now() {
+  void receive() {
     const std::lock_guard lock(mutex_);
-    receive_while_locked();
+    receive_locked();
   }
 
   /// Frees the communicator; messages that it has sent remain readable while this object exists.
   void close() noexcept {
     try {
-      receive_now();  // most communicators are destroyed shortly before
+      receive();  // most communicators are destroyed shortly before
     } catch (const std::bad_alloc&) {
     }
     messages_.remove_sent();
@@ -172,7 +172,7 @@ class Control {
   };
 
   /// @pre the mutex is held
-  void receive_while_locked() {
+  void receive_locked() {
     messages_.receive([this](int, std::span<const std::byte> bytes) {
       Notification notification;
       std::memcpy(&notification, bytes.data(), std::min(bytes.size(), sizeof notification));

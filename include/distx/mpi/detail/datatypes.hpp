@@ -30,8 +30,8 @@ template <class Any>
   return {datatype_of(span.type()), span.element_bytes(), 1};
 }
 
-/// Returns whether MPI's own op gives what distx's does. In MPI's minimum and
-/// maximum, the result for a NaN of one rank depends on the order of operands.
+/// Returns whether MPI's own op gives what distx's does. In MPI's minimum and maximum, the result for a NaN of one
+/// rank depends on the order of operands.
 [[nodiscard]] constexpr bool is_native(OpKind kind, ElementType type) noexcept {
   const bool fractional = is_narrow_float(type) || type == ElementType::f32 || type == ElementType::f64;
   return kind != OpKind::user && !(fractional && (kind == OpKind::min || kind == OpKind::max));

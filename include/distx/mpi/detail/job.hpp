@@ -255,7 +255,7 @@ class Job {
     user_.error = nullptr;
   }
 
-  static constexpr std::chrono::milliseconds brief{100};
+  static constexpr std::chrono::milliseconds least_patience{100};
 
   const calls::RankOf self;
   const std::size_t most;           ///< the maximum number of units in one call of MPI

@@ -10,6 +10,7 @@
 
 #include "distx/connect/failure_channel.hpp"
 #include "distx/connect/self.hpp"
+#include "distx/core/detail/early_warning.hpp"
 #include "distx/core/detail/fnv1a.hpp"
 #include "distx/core/detail/made_here.hpp"
 #include "distx/mpi/detail/queue.hpp"

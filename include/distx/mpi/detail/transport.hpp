@@ -30,8 +30,7 @@ struct Transport {
   void check_tag(int tag, const ErrorContext& context) const {
     if (tag <= last_message_tag) return;
     throw InvalidArgument("invalid tag " + std::to_string(tag) + ": this MPI has tags up to " +
-                              std::to_string(last_message_tag) +
-                              (has_collectives() ? "" : " for surviving ranks after others were lost"),
+                              std::to_string(last_message_tag) + (has_collectives() ? "" : " for surviving ranks"),
                           context);
   }
   /// Returns whether the descriptions of calls contain the counts of all ranks.

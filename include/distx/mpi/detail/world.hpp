@@ -243,7 +243,7 @@ class World {
       const auto now = clock::now();
       if (now < next_look) return false;  // to look at processes costs more than to poll MPI
       next_look = now + std::chrono::milliseconds(5) * (1 + size() / 16);
-      control_->receive_if_free();
+      control_->try_receive();
       if (control_->has_failed()) end = std::min(end, now + std::chrono::seconds(5));
       if (lost()) end = std::min(end, now + std::chrono::seconds(1));
       return now >= end;

@@ -38,7 +38,9 @@ class CallRecord {
   std::uint64_t seal_ = 0;
 };
 
-/// Returns the description of a message, which both of its ranks must agree on.
+static_assert(sizeof(CallRecord) == 64 && std::has_unique_object_representations_v<calls::Fingerprint>);
+
+/// Returns the description of a message, which both of its ranks must agree on: its MessageHeader.
 template <class AnySpan>
 [[nodiscard]] calls::Fingerprint fingerprint_of_message(const AnySpan& span, std::uint64_t lengths) noexcept {
   calls::Fingerprint f;

@@ -80,17 +80,16 @@ class PostedMessages {
     using enum calls::CollectiveKind;
     const bool both = c.kind == send_receive;
     if (c.kind == send || (both && !c.send.empty())) {
-      const auto description = fingerprint_of_message(c.send, c.lengths);
       waiting_.push_back(
           {.call = started, .sends = true, .source = c.send.bytes(), .bytes = c.send.size_bytes(), .peer = c.to});
-      if (compares(waiting_.back(), description)) waiting_.back().record = started->comparison.sent(description);
+      if (const auto description = compared(waiting_.back(), c.send, c.lengths))
+        waiting_.back().record = started->comparison.sent(*description);
     }
     if (c.kind == receive || (both && !c.receive.empty())) {
-      const auto description = fingerprint_of_message(c.receive, c.lengths);
       waiting_.push_back(
           {.call = started, .target = c.receive.bytes(), .bytes = c.receive.size_bytes(), .peer = c.from});
-      if (compares(waiting_.back(), description))
-        waiting_.back().record = started->comparison.open_received(description, c.from);
+      if (const auto description = compared(waiting_.back(), c.receive, c.lengths))
+        waiting_.back().record = started->comparison.open_received(*description, c.from);
     }
   }
   void clear() noexcept { waiting_.clear(); }
@@ -108,12 +107,20 @@ class PostedMessages {
   }
 
  private:
-  /// Both ranks of a message decide the same, if they agree on all earlier ones in its direction.
-  [[nodiscard]] bool compares(const NcclMessage& message, calls::Fingerprint description) {
+  /// Returns the description of a message if it is to be compared. Both ranks of a message decide the same, if they
+  /// agree on all earlier ones in its direction.
+  template <class AnySpan>
+  [[nodiscard]] std::optional<calls::Fingerprint> compared(const NcclMessage& message, const AnySpan& span,
+                                                           std::uint64_t lengths) {
     const CommStream& comm = *message.call->comm;
-    description.root = message.peer;
-    description.in_place = message.sends;
-    return message.peer != comm.self.rank && known_.compares(comm.options.check, description);
+    const Check check = comm.options.check;
+    if (check == Check::off || message.peer == comm.self.rank) return std::nullopt;
+    const auto description = fingerprint_of_message(span, lengths);
+    auto own = description;  // of this rank's messages
+    own.root = message.peer;
+    own.in_place = message.sends;
+    if (check == Check::first_use && !known_.is_new(own)) return std::nullopt;
+    return description;
   }
 
   distx::detail::FirstUses known_;

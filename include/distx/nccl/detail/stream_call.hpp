@@ -45,7 +45,8 @@ struct StreamCall final : distx::detail::Operation<Cuda> {
   Deadline deadline{no_timeout};
   std::uint64_t expired_at_look = 0;  ///< set by `check`: the observation from which on it is late
   HostReduction reduction;
-  Comparison comparison;  ///< changed under the pool's lock, or while it is closed
+  /// Opened by the thread that starts the call, while it is closed; closed by any thread.
+  Comparison comparison;
   distx::detail::CommunicatorState<NcclBackend>* state = nullptr;  ///< kept alive by the Pending
   ErrorContext context;
   std::vector<std::shared_ptr<void>> owners;
@@ -96,6 +97,7 @@ class StreamCallPool {
     if (known == nullptr && ask()) known = take_done(limit);
     if (known != nullptr) return *known;
     auto made = std::make_unique<StreamCall>();
+    if (compared_ranks_ > 0) made->comparison.reserve(compared_ranks_);
     const std::lock_guard lock(mutex_);
     next_ = std::min(next_ + 1, calls_.size());  // so that those after it, in a ring, were taken before it
     calls_.insert(calls_.begin() + static_cast<std::ptrdiff_t>(next_), std::move(made));
@@ -132,8 +134,10 @@ class StreamCallPool {
     }
     return true;
   }
-  /// Makes calls whose comparisons have memory for `ranks` ranks: allocating it later may wait for the GPU.
+  /// Makes calls whose comparisons have memory for `ranks` ranks, as those that are made later: to allocate it for a
+  /// call that is being started may wait for the GPU. Called before the first call.
   void prepare(int ranks) {
+    compared_ranks_ = ranks;
     for (std::size_t i = 0; i < unasked; ++i) {
       auto made = std::make_unique<StreamCall>();
       made->comparison.reserve(ranks);
@@ -203,7 +207,8 @@ class StreamCallPool {
 
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<StreamCall>> calls_;
-  std::size_t next_ = 0;  ///< the call that was taken last
+  std::size_t next_ = 0;    ///< the call that was taken last
+  int compared_ranks_ = 0;  ///< see prepare
 };
 
 }  // namespace distx::inline DISTX_ABI::nccl::detail

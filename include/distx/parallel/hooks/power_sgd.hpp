@@ -61,7 +61,7 @@ struct PowerSGD {
     const auto second = bucket.state.subspan(sizes.errors + sizes.first, sizes.second);  // every Qᵀ
     for_each_part(bucket, [](const Part& part) {
       const auto& [size, rows, columns, gradient, error, p, q] = part;
-      if (rows == 0) std::copy(gradient, gradient + size, p);  // and nothing else
+      if (rows == 0) std::copy(gradient, gradient + size, p);  // the loops below are empty then
       for (std::size_t i = 0; i < rows * columns; ++i) gradient[i] += error[i];
       for (std::size_t k = 0; k < Rank; ++k) normalize(q + k * columns, columns, k);
       for (std::size_t row = 0; row < rows; ++row)
@@ -78,7 +78,7 @@ struct PowerSGD {
           add_scaled(q + k * columns, p[k * rows + row], gradient + row * columns, columns);
     });
     if (!second.empty()) all_reduce(bucket.comm, second, average, bucket.location);
-    for_each_part(bucket, [](const Part& part) { restore(part); });
+    for_each_part(bucket, restore);
   }
   /// A gradient and its state. Without P and Q, `rows` is 0, and `p` is where it is averaged exactly.
   struct Part {

@@ -75,14 +75,14 @@ class ParallelOutput {
   template <class X, class Training>
   [[nodiscard]] auto logits(const X& tokens, Training& training) const {
     const auto weights = training.unshard(tokens_);
-    return ops::contract_input<1>(tokens, detail::factor(tokens_));
+    return ops::contract_input<1>(tokens, detail::operand(tokens_));
   }
   /// Returns the gradient of the tokens, in the residual layout. Collective over the model axis.
   template <class X, class G, class Training>
   [[nodiscard]] auto logits_backward(const X& tokens, const G& gradient, Training& training) const {
     const auto weights = training.unshard(tokens_);
     detail::ready_product<1>(training, tokens_, gradient, tokens);
-    return redistribute<typename Split::residual>(ops::contract<1>(gradient, detail::factor(tokens_)));
+    return redistribute<typename Split::residual>(ops::contract<1>(gradient, detail::operand(tokens_)));
   }
 
  private:

@@ -36,7 +36,7 @@ class ColumnParallel {
   template <class X, class Training>
   [[nodiscard]] auto forward(const X& tokens, Training& training) const {
     const auto weights = training.unshard(weight_, bias_);
-    return ops::add_trailing(ops::contract<1>(tokens, detail::factor(weight_)), detail::computed(bias_));
+    return ops::add_trailing(ops::contract<1>(tokens, detail::operand(weight_)), detail::computed(bias_));
   }
   /// Returns the gradient of the tokens, Partial, and declares the gradients of weight and bias ready.
   template <class X, class G, class Training>
@@ -44,7 +44,7 @@ class ColumnParallel {
     const auto weights = training.unshard(weight_, bias_);
     training.ready(bias_, ops::sum_leading<Rank - 1>(gradient));
     detail::ready_product<1>(training, weight_, tokens, gradient);
-    return ops::contract_input<1>(gradient, detail::factor(weight_));
+    return ops::contract_input<1>(gradient, detail::operand(weight_));
   }
 
  private:
@@ -83,14 +83,14 @@ class RowParallel {
   template <class X, class Training>
   [[nodiscard]] auto forward(const X& inputs, Training& training) const {
     const auto weights = training.unshard(weight_);
-    return ops::contract<Rank - 1>(inputs, detail::factor(weight_));
+    return ops::contract<Rank - 1>(inputs, detail::operand(weight_));
   }
   /// Returns the gradient of the inputs from that of the outputs, and declares the weight's gradient ready.
   template <class X, class G, class Training>
   [[nodiscard]] auto backward(const X& inputs, const G& gradient, Training& training) const {
     const auto weights = training.unshard(weight_);
     detail::ready_product<Rank - 1>(training, weight_, inputs, gradient);
-    return ops::contract_input<Rank - 1>(gradient, detail::factor(weight_));
+    return ops::contract_input<Rank - 1>(gradient, detail::operand(weight_));
   }
   /// Returns the reduced outputs with the bias added.
   template <class X, class Training>

@@ -118,16 +118,16 @@ template <DistributedTensor W>
     return ops::cast<accumulator_t<T>>(weight);
 }
 
-/// Whether the space multiplies floats by weights of this 16-bit type as they are.
+/// Whether the space has a product of floats, which it rounds, with weights of this 16-bit type.
 template <class T, class Space>
-inline constexpr bool multiplies_rounded =
+inline constexpr bool has_mixed_product =
     !std::same_as<T, accumulator_t<T>> &&
     requires(typename Space::stream stream, MatrixRef<float, Space> out, MatrixRef<const float, Space> x,
              MatrixRef<const T, Space> w) { local_matmul(stream, out, x, w); };
 /// Returns a weight as the right operand of a product with activations or their gradients.
 template <DistributedTensor W>
-[[nodiscard]] decltype(auto) factor(const W& weight) {
-  if constexpr (multiplies_rounded<value_of<W>, typename W::space>)
+[[nodiscard]] decltype(auto) operand(const W& weight) {
+  if constexpr (has_mixed_product<value_of<W>, typename W::space>)
     return (weight);
   else
     return computed(weight);
@@ -148,7 +148,7 @@ template <DistributedTensor W>
 template <std::size_t K, class W, class A, class B, class Training>
 void ready_product(Training& training, const W& weight, const A& a, const B& b) {
   constexpr auto product = [](const auto& x, const auto& y) {
-    if constexpr (multiplies_rounded<value_of<W>, typename W::space>)
+    if constexpr (has_mixed_product<value_of<W>, typename W::space>)
       return ops::contract_weight<K>(x, ops::cast<value_of<W>>(y));
     else
       return ops::contract_weight<K>(x, y);

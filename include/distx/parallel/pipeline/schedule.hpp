@@ -354,6 +354,7 @@ inline void Schedule::reject(const detail::ScheduleCheck::Found& found) const {
       "waits for a message that is never sent",
       "waits for a message whose sender waits for this rank",
       "is missing"};
+  static_assert(faults.size() == static_cast<std::size_t>(detail::ScheduleFault::missing) + 1);
   std::string text = "schedule '" + std::string(name_) + "': ";
   if (found.fault != detail::ScheduleFault::missing) text += "step " + std::to_string(found.index) + ", ";
   text += std::string(to_string(found.step.action)) + " of micro-batch " + std::to_string(found.step.micro_batch);

@@ -43,7 +43,7 @@ template <class From, class To, class MeshT, std::size_t Rank>
   return wanted;
 }
 
-/// Whether reductions of these placements can change places: one of them is not Partial, or both have the same op.
+/// Whether reductions of these placements commute: one of them is not Partial, or both have the same op.
 template <class P, class Q>
 inline constexpr bool commute = true;
 template <class A, class OpOfA, class B, class OpOfB>

@@ -64,7 +64,7 @@ void transposed(const X&& x) = delete;  // the operand would be destroyed before
 /// @name Matrix products
 /// Local: no product communicates. On the host's memory a product is computed before the call returns; in other memory
 /// spaces it is enqueued on the mesh's stream. Leading dimensions of the left operand are flattened into
-/// rows. Element types are those of the space's `local_matmul`, equal for both operands.
+/// rows. Element types are those that the space's `local_matmul` takes; the result has the left operand's.
 ///
 /// Where an axis shards the dimension that is summed over, in both operands, the result is Partial over it:
 /// `redistribute` it to sum the terms. A product is linear in each operand, so one of them may be Partial where the

@@ -114,7 +114,8 @@ using rules::Applicable;
 template <class Rule, class... Xs>
 using result_layout = typename RuleOnMesh<Rule, mesh_of<first_of<Xs...>>, Xs...>::layout;
 
-/// The missing case of operands that an operation applies to, or that are on different meshes: none.
+/// Stands for the missing case where there is none to explain: the operation applies, or the operands are on different
+/// meshes, which `applied` diagnoses.
 template <std::size_t Operands>
 struct NoCase {
   static constexpr std::array<AxisPlacement, Operands> operands{};

@@ -103,8 +103,7 @@ struct AddTrailing {
   template <std::size_t X, std::size_t B>
     requires(B < X)
   static Extents<X> extents(const Extents<X>& x, const Extents<B>& b) {
-    for (std::size_t d = 0; d < B; ++d)
-      if (x[X - B + d] != b[d]) extents_mismatch("the last extents of x must equal those of b", x, b);
+    if (!detail::agree(x, X - B, b, 0, B)) extents_mismatch("the last extents of x must equal those of b", x, b);
     return x;
   }
 };
@@ -124,9 +123,7 @@ struct SumLeading {
   template <std::size_t X>
     requires(N <= X)
   static Extents<N> extents(const Extents<X>& x) {
-    Extents<N> last{};
-    for (std::size_t d = 0; d < N; ++d) last[d] = x[X - N + d];
-    return last;
+    return detail::joined<N>(x, X - N, N, x, 0);
   }
 };
 
@@ -217,6 +214,7 @@ struct ContractWeight {
 struct Matmul : Contract<1> {
   static constexpr std::string_view name = "matmul";
   template <std::size_t Rank>
+    requires(Rank > 0)
   static Extents<Rank> extents(const Extents<Rank>& x, const Extents<2>& w) {
     return Contract<1>::extents(x, w);
   }
@@ -226,6 +224,7 @@ struct Matmul : Contract<1> {
 struct MatmulTransposed : ContractInput<1> {
   static constexpr std::string_view name = "matmul by a transpose";
   template <std::size_t Rank>
+    requires(Rank > 0)
   static Extents<Rank> extents(const Extents<Rank>& x, const Extents<2>& w) {
     return ContractInput<1>::extents(x, w);
   }
@@ -235,6 +234,7 @@ struct MatmulTransposed : ContractInput<1> {
 struct TransposedMatmul : ContractWeight<1> {
   static constexpr std::string_view name = "matmul of a transpose";
   template <std::size_t Rank>
+    requires(Rank > 0)
   static Extents<2> extents(const Extents<Rank>& x, const Extents<Rank>& y) {
     return ContractWeight<1>::extents(x, y);
   }
@@ -252,9 +252,8 @@ struct SumOver {
     return unsupported;
   }
   template <std::size_t Rank>
-    requires(Rank > 0)
+    requires(Dim < Rank)
   static Extents<Rank - 1> extents(const Extents<Rank>& x) {
-    static_assert(Dim < Rank, "distx: the tensor does not have the dimension to reduce");
     Extents<Rank - 1> left{};
     for (std::size_t d = 0; d + 1 < Rank; ++d) left[d] = x[d < Dim ? d : d + 1];
     return left;
@@ -286,6 +285,7 @@ struct SumOverBackward {
     return unsupported;
   }
   template <std::size_t Rank>
+    requires(Dim < Rank)
   static Extents<Rank> extents(const Extents<Rank>& x, const Extents<Rank - 1>& gradient) {
     if (SumOver<Dim>::extents(x) != gradient)
       extents_mismatch("the gradient must have the extents of x without the reduced dimension", x, gradient);
@@ -303,6 +303,7 @@ struct MaxOverBackward {
     return unsupported;
   }
   template <std::size_t Rank>
+    requires(Dim < Rank)
   static Extents<Rank> extents(const Extents<Rank>& x, const Extents<Rank - 1>& maximum,
                                const Extents<Rank - 1>& gradient) {
     if (maximum != gradient) extents_mismatch("the result and its gradient must have equal extents", maximum, gradient);

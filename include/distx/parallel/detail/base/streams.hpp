@@ -35,7 +35,7 @@ class Streams {
   std::vector<stream> streams_;
 };
 
-/// Orders each call of a training after the earlier calls that concerned all of it, on on any streams.
+/// Orders each call of a training after the earlier calls that concerned all of it, on any streams.
 template <MemorySpace Space>
 class CallOrder {
  public:

@@ -21,7 +21,7 @@ template <MemorySpace Space>
   return weight == ElementType::f64 ? ElementType::f64 : ElementType::f32;
 }
 
-/// Calls f with the std::type_identity of a floating type.
+/// Calls f with the std::type_identity of a floating type. @pre it is one
 template <class F>
 decltype(auto) with_type(ElementType type, F&& f) {
   switch (type) {

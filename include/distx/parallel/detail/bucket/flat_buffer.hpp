@@ -79,8 +79,8 @@ struct FlatBuffer {
   [[nodiscard]] Span<AnyElement, Space> received(bool adds) const noexcept {
     return separate_gradient_shard && !adds && !restores ? gradient_shard : own(sent());
   }
-  /// Returns the reduced gradients that this rank updates with; if `adds`, those of one micro-batch, where what was
-  /// received is converted back to.
+  /// Returns this rank's part of the reduced gradients: those of the update or, if `adds`, those of one micro-batch,
+  /// which are added to the shard then.
   [[nodiscard]] Span<AnyElement, Space> reduced(bool adds = false) const noexcept {
     return separate_gradient_shard && !adds ? gradient_shard : own(gradient);
   }
@@ -102,7 +102,7 @@ struct FlatBuffer {
   }
 
   /// Gives owned parameters their parts of `value`, or none while it has no memory.
-  void show_values(const std::vector<ParameterEntry<Space>>& entries) const {
+  void place_values(const std::vector<ParameterEntry<Space>>& entries) const {
     for (const auto& range : layout.ranges)
       entries[range.entry].owned->place(value.empty() ? value : value.subspan(range.begin, range.size));
   }

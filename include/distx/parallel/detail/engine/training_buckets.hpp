@@ -174,7 +174,7 @@ class TrainingBuckets {
       if (!bucket.owned || bucket.buffers.front().mapped_value.empty()) continue;
       auto& buffer = bucket.buffers.front();
       buffer.value = buffer.mapped_value;
-      buffer.show_values(entries);
+      buffer.place_values(entries);
       shares_weights_ = true;
     }
     gather_on_hosts(entries, comms, {}, location);

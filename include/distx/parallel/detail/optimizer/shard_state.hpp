@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "distx/memory/detail/lines.hpp"
-#include "distx/optim/fused_direction.hpp"
+#include "distx/optim/two_pass_optimizer.hpp"
 #include "distx/parallel/detail/memory/tracked_memory.hpp"
 
 namespace distx::inline DISTX_ABI::detail {

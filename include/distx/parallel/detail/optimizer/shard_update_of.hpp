@@ -81,7 +81,7 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
     std::size_t all = 0;
     for (const auto& piece : shard.pieces) {
       works_.push_back(all);
-      if (NormOptimizer<Optimizer> && directs_apart()) all += piece.size;
+      if (NormOptimizer<Optimizer> && directs_apart()) all += padded(piece.size);
       workspace_->reserve(work_of(piece) * sizeof(A));
     }
     if constexpr (NormOptimizer<Optimizer>) {
@@ -107,10 +107,13 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
       for (const auto& each : pieces) {
         if (MatrixOptimizer<Optimizer> || state_[each.piece].matrix.size() > 0)
           with_matrices([&](const auto& optimizer) { by_matrix(after, optimizer, each, factor); });
+        else if constexpr (is_mixed<Optimizer> && HostAccessible<Space>)
+          by_elements(after, optimizer_.others, each, factor.value);
         else
-          others.push_back(each);
+          others.push_back(each);  // for one launch
       }
-      if constexpr (is_mixed<Optimizer>) by_elements(after, optimizer_.others, others, factor, nullptr);
+      if constexpr (is_mixed<Optimizer> && !HostAccessible<Space>)
+        by_elements(after, optimizer_.others, others, factor, nullptr);
     }
   }
   void update_by_norms([[maybe_unused]] NormPhase phase, [[maybe_unused]] stream after,
@@ -120,6 +123,7 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
     if constexpr (NormOptimizer<Optimizer>) {
       if (phase == NormPhase::direct) directed_ = direct_all(after, optimizer_, pieces, factor);
       std::vector<double> trusts;
+      trusts.reserve(pieces.size());
       for (std::size_t i = 0; i < pieces.size(); ++i) {
         const auto& each = pieces[i];
         const auto& piece = state_[each.piece];
@@ -208,6 +212,11 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
     Span<A, Space> direction;
   };
 
+  /// Returns the elements of a direction in the workspace: on GPUs the next one begins on a line, so that kernels move
+  /// 16 bytes at once.
+  [[nodiscard]] static std::size_t padded(std::size_t size) noexcept {
+    return HostAccessible<Space> ? size : round_up_to_lines(size * sizeof(A)) / sizeof(A);
+  }
   [[nodiscard]] bool directs_apart() const noexcept { return state_.has_master() || !std::same_as<T, A>; }
   [[nodiscard]] static std::size_t states_of(const PieceDescription& piece) noexcept {
     if constexpr (!is_mixed<Optimizer>)
@@ -219,7 +228,7 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
   [[nodiscard]] std::size_t work_of(const PieceDescription& piece) const {
     if constexpr (NormOptimizer<Optimizer>) return 0;
     if (piece.matrix.size() == 0) return HostAccessible<Space> && state_.has_master() ? std::min(block, piece.size) : 0;
-    const std::size_t direction = directs_apart() ? piece.size : 0;
+    const std::size_t direction = directs_apart() ? padded(piece.size) : 0;
     if constexpr (MatrixOptimizer<Optimizer>)
       return direction + Optimizer::scratch(piece.matrix);
     else if constexpr (is_mixed<Optimizer>)
@@ -287,7 +296,7 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
   }
 
   /// Updates by a kernel that converts and scales gradients, and rounds masters to weights, while it updates.
-  /// @param set  set(piece, i) sets the states of the i-th piece
+  /// @param set  set(piece, i) sets the states, and of a second pass the factor, of the i-th piece
   template <class Elements, class Set>
   void in_one_launch(stream after, const Elements& optimizer, const std::vector<PieceStep<Space>>& pieces,
                      const GradientFactor& factor, const std::byte* coefficients, Set&& set) const {
@@ -339,9 +348,15 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
                  const GradientFactor& factor) const {
     const auto& piece = state_[each.piece];
     const std::vector<Work> whole = direct_all(after, optimizer, {each}, factor);
-    const auto scratch = workspace_->template of<A>(directs_apart() ? piece.size : 0, Matrices::scratch(piece.matrix));
-    const double scale_by = optimizer.transform(after, piece.matrix, whole[0].direction, scratch);
-    apply_all(after, optimizer, {each}, factor, whole, {scale_by});
+    const auto scratch =
+        workspace_->template of<A>(directs_apart() ? padded(piece.size) : 0, Matrices::scratch(piece.matrix));
+    constexpr bool transforms = requires { optimizer.transform(after, piece.matrix, whole[0].direction, scratch); };
+    static_assert(transforms,
+                  "distx::DataParallel: the optimizer's transform does not accept this memory space's stream and "
+                  "spans; make it a template over both");
+    if constexpr (transforms)
+      apply_all(after, optimizer, {each}, factor, whole,
+                {optimizer.transform(after, piece.matrix, whole[0].direction, scratch)});
   }
   /// Makes the first pass over pieces.
   template <class Directing>
@@ -349,6 +364,7 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
                                              const std::vector<PieceStep<Space>>& pieces,
                                              const GradientFactor& factor) const {
     std::vector<Work> all;
+    all.reserve(pieces.size());
     for (const auto& each : pieces) {
       const Work part = work(after, each, factor.value, works_[each.piece], 0, state_[each.piece].size);
       if constexpr (HostAccessible<Space>)

@@ -149,7 +149,7 @@ class WeightGatherer {
                      (pool_.common() ? " or has other units unsharded" : ""),
                  error, location);
     }
-    for (const auto b : unit.buckets) buckets_[b].buffers.front().show_values(entries_);
+    for (const auto b : unit.buckets) buckets_[b].buffers.front().place_values(entries_);
     unit.state = UnitState::whole;
   }
 
@@ -239,7 +239,7 @@ class WeightGatherer {
     for (const auto b : unit.buckets) {
       auto& buffer = buckets_[b].buffers.front();
       buffer.value = buffer.mapped_value;
-      buffer.show_values(entries_);
+      buffer.place_values(entries_);
     }
     unit.state = UnitState::whole;
   }
@@ -313,7 +313,7 @@ class WeightGatherer {
   void reshard(WeightUnit& unit) noexcept {
     for (const auto b : unit.buckets) {
       buckets_[b].buffers.front().value = {};
-      buckets_[b].buffers.front().show_values(entries_);
+      buckets_[b].buffers.front().place_values(entries_);
       gathers_[b].memory = {};
     }
     unit.used_on.clear();

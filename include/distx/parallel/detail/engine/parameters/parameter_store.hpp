@@ -72,7 +72,8 @@ class GradientTracker {
   }
 
   /// Begins the next micro-batch of the step if `adds`, else the next step.
-  /// @param zeros  whether its gradients start from zeros, rather than from those of the micro-batch before
+  /// @param zeros  whether its gradients start from zeros, rather than from those of the micro-batch before; true for a
+  ///   next step
   void restart(bool adds, bool zeros) noexcept {
     for (auto& state : states_) {
       state.used = adds && (state.used || state.ready > 0);

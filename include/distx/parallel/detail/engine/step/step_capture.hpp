@@ -91,9 +91,10 @@ class StepCapture {
     const auto& options = engine.options_;
     const auto& policies = engine.policies_;
     refuse(policies.stage == 3, "stage 3 of ZeRO gathers weights between steps, which cannot be captured; use stage 2");
-    refuse(!engine.shards_.capturable(),
-           "LAMB and Muon make the host wait in each step, which cannot be captured; use an ElementwiseOptimizer, "
-           "such as AdamW");
+    refuse(
+        !engine.shards_.capturable(),
+        "optimizers of whole parameters (LAMB, Muon, Mixed) make the host wait in each step, which cannot be captured; "
+        "use an ElementwiseOptimizer, such as AdamW");
     refuse(options.allow_unused,
            ".allow_unused makes the host wait in each step, which cannot be captured; give every "
            "parameter a gradient in each step");

@@ -7,7 +7,8 @@
 namespace distx::inline DISTX_ABI::detail {
 
 /// The calls of a training whose order matters; `between_steps` is every call that needs finished weights, but
-/// `load`, which replaces them.
+/// `load`, which replaces them. In the order that `StepState::fault` compares: calls of the backward pass first, those
+/// between steps last.
 enum class StepCall : std::uint8_t {
   gradient,
   ready,

@@ -24,7 +24,8 @@ concept Directs = requires(const coefficients_t<O, T>& coefficients, V& weight) 
 template <class O, class T>
 concept DirectsElements = Directs<O, T, T> && Directs<O, T, Lanes<T>>;
 
-/// The first pass as an elementwise optimizer: its first state is the direction, and it leaves the weight unchanged.
+/// The first pass as an elementwise optimizer: its first state is the direction, and it leaves the weight unchanged (a
+/// kernel stores it again).
 template <class Optimizer>
 struct FirstPass {
   Optimizer optimizer;
