@@ -2,10 +2,13 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "distx/comm/messages/description_exchange.hpp"
 #include "distx/comm/messages/piecewise_transfer.hpp"
 #include "distx/connect/detail/name_ranks.hpp"
+#include "distx/core/deadline.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
 

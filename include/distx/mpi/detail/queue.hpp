@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <bit>
+#include <chrono>
 #include <utility>
 
 #include "distx/comm/messages/message_collectives.hpp"
+#include "distx/core/detail/wait.hpp"
 #include "distx/mpi/detail/check.hpp"
 #include "distx/mpi/detail/rank_map.hpp"
 

@@ -97,7 +97,6 @@ class StreamCallPool {
     if (known == nullptr && ask()) known = take_done(limit);
     if (known != nullptr) return *known;
     auto made = std::make_unique<StreamCall>();
-    if (compared_ranks_ > 0) made->comparison.reserve(compared_ranks_);
     const std::lock_guard lock(mutex_);
     next_ = std::min(next_ + 1, calls_.size());  // so that those after it, in a ring, were taken before it
     calls_.insert(calls_.begin() + static_cast<std::ptrdiff_t>(next_), std::move(made));
@@ -134,10 +133,9 @@ class StreamCallPool {
     }
     return true;
   }
-  /// Makes calls whose comparisons have memory for `ranks` ranks, as those that are made later: to allocate it for a
-  /// call that is being started may wait for the GPU. Called before the first call.
+  /// Makes calls whose comparisons have memory for `ranks` ranks: to allocate it for a call that is being started may
+  /// wait for the GPU. Later calls have none until they are compared. Called before the first call.
   void prepare(int ranks) {
-    compared_ranks_ = ranks;
     for (std::size_t i = 0; i < unasked; ++i) {
       auto made = std::make_unique<StreamCall>();
       made->comparison.reserve(ranks);
@@ -207,8 +205,7 @@ class StreamCallPool {
 
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<StreamCall>> calls_;
-  std::size_t next_ = 0;    ///< the call that was taken last
-  int compared_ranks_ = 0;  ///< see prepare
+  std::size_t next_ = 0;  ///< the call that was taken last
 };
 
 }  // namespace distx::inline DISTX_ABI::nccl::detail
