@@ -89,11 +89,18 @@ class Job:
             return file.read()
 
     def wait_for(self, holds, seconds=PATIENCE):
-        end = time.monotonic() + seconds
+        """Waits until `holds()`. `paused` is then the longest time that the host did not run this script, if a second or more: a
+        virtual machine can stand still for seconds, and the ranks with it."""
+        self.paused = 0
+        last = time.monotonic()
+        end = last + seconds
         while not holds():
-            if time.monotonic() > end:
+            now = time.monotonic()
+            if now > end:
                 return False
             time.sleep(0.02)
+            last, pause = time.monotonic(), time.monotonic() - last
+            self.paused = max(self.paused, pause if pause >= 1 else 0)
         return True
 
     def trains(self):
@@ -194,13 +201,13 @@ def longest_wait(strict):
     return (1.1 if strict else 2) * DEADLINE
 
 
-def judge_waits(waited, victim, way, strict, seconds, errors):
+def judge_waits(waited, victim, way, most, seconds, errors):
     """Returns what is wrong with the time-outs of the survivors, as a list of sentences.
 
+    @param most  the seconds that a call may wait before it times out
     @param seconds  from the attack to the last error
     @param errors  the messages of the survivors' errors
     """
-    most = longest_wait(strict)
     wrong = []
     for rank, call, in_step in waited:
         if rank == victim:
@@ -247,12 +254,15 @@ def attack(program, backend, ranks, way, strict, pipeline, chance):
         errors = [error for rank, _, error in TYPED.findall(job.text()) if int(rank) in survivors]
         waited = [(int(rank), float(call), float(step)) for rank, call, step in WAITED.findall(job.text())]
         done += f", survivors ended after {seconds:.1f} s" + "".join(f", timed out after {call:.2f} s" for _, call, _ in waited)
-        limit = DEADLINE + SLACK
+        if job.paused:
+            done += f", the host stood still for {job.paused:.1f} s"
+        limit = DEADLINE + SLACK + job.paused
+        most = longest_wait(strict) + job.paused
         if way != "kill":
-            limit = longest_wait(strict) + ((2.5 if backend == "mpi" else 0.5) if strict else SLACK)
+            limit = most + ((2.5 if backend == "mpi" else 0.5) if strict else SLACK)
         if seconds > limit:
             wrong.append(f"the survivors ended after {seconds:.1f} s, later than {limit:.1f} s")
-        wrong += judge_waits(waited, victim, way, strict, seconds, errors)
+        wrong += judge_waits(waited, victim, way, most, seconds, errors)
         if way != "kill":
             os.kill(ids[victim], signal.SIGCONT)
             survivors.add(victim)
