@@ -22,9 +22,8 @@ void f(distx::ThreadCommunicator& comm) {
   distx::reduce_scatter(comm, x, y OP);
   distx::reduce_scatter(comm, list, results OP);
   auto one = distx::start_all_reduce(comm, x OP);
-  auto two = distx::start_all_reduce(comm, list, results OP);
-  auto three = distx::start_reduce(comm, x, y OP, 0);
-  auto four = distx::start_reduce(comm, list, results OP, 0);
-  auto five = distx::start_reduce_scatter(comm, x, y OP);
-  auto six = distx::start_reduce_scatter(comm, list, results OP);
+  auto two = distx::start_reduce(comm, x, y OP, 0);
+  auto three = distx::start_reduce(comm, list, results OP, 0);
+  auto four = distx::start_reduce_scatter(comm, x, y OP);
+  auto five = distx::start_reduce_scatter(comm, list, results OP);
 }

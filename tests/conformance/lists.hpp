@@ -63,6 +63,10 @@ struct Lists {
     auto pending = distx::start_all_reduce(comm, send, receive, distx::sum);
     pending.wait();
     same_items(findings, receive, expected, "started all_reduce");
+    in_place = send;
+    auto pending_in_place = distx::start_all_reduce(comm, in_place, distx::sum);
+    pending_in_place.wait();
+    same_items(findings, in_place, expected, "started all_reduce in place");
 
     receive = items<T>(0, 1, true);
     distx::reduce(comm, send, receive, distx::sum, last);

@@ -16,4 +16,12 @@ concept SpanArgument = detail::OneSpan<std::remove_reference_t<A>> || detail::Mi
 template <class A>
 concept ListArgument = detail::ListOfSpans<std::remove_reference_t<A>>;
 
+namespace detail {
+
+/// Satisfied by an operand of a collective whose other operand is `Other`: both are buffers, or both are lists.
+template <class A, class Other = A>
+concept OperandArgument = (SpanArgument<A> && SpanArgument<Other>) || (ListArgument<A> && ListArgument<Other>);
+
+}  // namespace detail
+
 }  // namespace distx::inline DISTX_ABI

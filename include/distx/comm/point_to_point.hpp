@@ -8,11 +8,8 @@ namespace detail {
 
 template <class Buffer>
 auto send_call(Buffer& buffer, int to, int tag, const here& location) {
-  return Send<value_t<Buffer>, space_t<Buffer>>{as_const(as_span(buffer)), to, tag, location};
-}
-template <class Buffer>
-auto receive_call(Buffer& buffer, int from, int tag, const here& location) {
-  return Receive<value_t<Buffer>, space_t<Buffer>>{into<Buffer>(buffer), from, tag, location};
+  return make_calls(from(buffer), {},
+                    [=]<class T, class S>(Span<const T, S> s, Span<T, S>) { return Send<T, S>{s, to, tag, location}; });
 }
 template <class Out, class In>
 auto send_receive_call(Out& send, int to, In& receive, int from, int tag, const here& location) {
@@ -21,30 +18,33 @@ auto send_receive_call(Out& send, int to, In& receive, int from, int tag, const 
 
 }  // namespace detail
 
-/// Sends `buffer` to rank `to`. Blocks until the buffer may be reused, possibly until the receiver has joined.
-template <class C, SpanArgument Buffer>
+/// Sends `buffer`, or a list of buffers (coalesced), to rank `to`. Blocks until it may be reused, possibly until the
+/// receiver has joined.
+template <class C, detail::OperandArgument Buffer>
 void send(C& comm, const Buffer& buffer, int to, int tag = 0, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::send_call(buffer, to, tag, location));
 }
 /// Starts `send` and returns its Pending; the buffers are borrowed until `wait` returns, or moved in.
-template <class C, SpanArgument Buffer>
+template <class C, detail::OperandArgument Buffer>
 [[nodiscard]] auto start_send(C& comm, Buffer&& buffer, int to, int tag = 0, detail::stream_of_t<C> after = {},
                               detail::here location = detail::here::current()) {
   return detail::start_on(
       comm, after, [&](auto& s) { return detail::send_call(s, to, tag, location); }, std::forward<Buffer>(buffer));
 }
 
-/// Receives the next message with this tag from rank `from`; the lengths must be equal. Blocks until it has arrived.
-template <class C, SpanArgument Buffer>
+/// Receives the next message with this tag from rank `from`; the lengths must be equal. Blocks until it has arrived. A
+/// list of buffers receives a list with the same lengths.
+template <class C, detail::OperandArgument Buffer>
 void receive(C& comm, Buffer&& buffer, int from, int tag = 0, detail::here location = detail::here::current()) {
-  detail::execute(comm, detail::receive_call(buffer, from, tag, location));
+  detail::execute(comm, detail::call_on<calls::Receive>(buffer, from, tag, location));
 }
 /// Starts `receive` and returns its Pending; the buffers are borrowed until `wait` returns, or moved in.
-template <class C, SpanArgument Buffer>
+template <class C, detail::OperandArgument Buffer>
 [[nodiscard]] auto start_receive(C& comm, Buffer&& buffer, int from, int tag = 0, detail::stream_of_t<C> after = {},
                                  detail::here location = detail::here::current()) {
   return detail::start_on(
-      comm, after, [&](auto& s) { return detail::receive_call(s, from, tag, location); }, std::forward<Buffer>(buffer));
+      comm, after, [&](auto& s) { return detail::call_on<calls::Receive>(s, from, tag, location); },
+      std::forward<Buffer>(buffer));
 }
 
 /// Sends and receives at the same time, so a ring of ranks does not deadlock. Blocks until both are complete.

@@ -4,6 +4,7 @@
 
 #include <ranges>
 
+#include "distx/comm/movement.hpp"
 #include "distx/torch/detail/module_parameters.hpp"
 
 namespace distx_torch::inline DISTX_ABI {

@@ -99,13 +99,6 @@ using value_t = typename span_t<A>::value_type;
 template <class A>
 using space_t = typename span_t<A>::space;
 
-template <ListOfSpans A>
-auto as_list(A& argument) {
-  std::vector<span_t<range_element_t<A>>> list;
-  for (auto& item : std::span(argument)) list.push_back(as_span(item));
-  return list;
-}
-
 template <class T, class S>
 constexpr Span<const T, S> as_const(Span<T, S> span) noexcept {
   return {span.data(), span.size()};
@@ -113,6 +106,43 @@ constexpr Span<const T, S> as_const(Span<T, S> span) noexcept {
 template <class T, class S>
 constexpr Span<const T, S> as_const(Span<const T, S> span) noexcept {
   return span;
+}
+
+/// Returns the send side as the span that a call needs, or a list as a vector of these.
+template <class Send>
+auto from(Send& send) {
+  if constexpr (ListOfSpans<Send>) {
+    std::vector<decltype(from(*std::span(send).data()))> list;
+    for (auto& item : std::span(send)) list.push_back(from(item));
+    return list;
+  } else {
+    return as_const(as_span(send));
+  }
+}
+/// Returns the receive side likewise; fails to compile with a message if the types do not match.
+template <class Send, class Receive>
+auto into(Receive& receive) {
+  if constexpr (ListOfSpans<Send>) {
+    using Item = range_element_t<Send>;
+    std::vector<Span<value_t<Item>, space_t<Item>>> list;
+    for (auto& item : std::span(receive)) list.push_back(into<Item>(item));
+    return list;
+  } else {
+    using Wanted = Span<value_t<Send>, space_t<Send>>;
+    if constexpr (std::convertible_to<span_t<Receive>, Wanted>) {
+      return Wanted(as_span(receive));
+    } else if constexpr (!std::is_same_v<value_t<Send>, value_t<Receive>>) {
+      static_assert(std::is_same_v<value_t<Send>, value_t<Receive>>,
+                    "distx: send and receive have elements of two types");
+    } else if constexpr (std::is_const_v<typename span_t<Receive>::element_type>) {
+      static_assert(!std::is_const_v<typename span_t<Receive>::element_type>,
+                    "distx: the buffer to receive into is const");
+    } else {
+      static_assert(std::is_same_v<space_t<Send>, space_t<Receive>>,
+                    "distx: send and receive are in different memory spaces");
+    }
+    if constexpr (!std::convertible_to<span_t<Receive>, Wanted>) return Wanted();
+  }
 }
 
 /// Satisfied by a range where an op is expected.
@@ -151,14 +181,6 @@ template <class A>
 concept ListOutlives =
     std::is_lvalue_reference_v<A> || Outlives<std::remove_cv_t<range_element_t<std::remove_reference_t<A>>>>;
 
-/// Fails to compile if a list of buffers of an asynchronous call owns them and is a temporary.
-template <class... Lists>
-constexpr void check_borrowed_lists() {
-  static_assert((ListOutlives<Lists> && ...),
-                "distx: an asynchronous call borrows its buffers until wait(), and this list owns them and is a "
-                "temporary; give it a name that lives until then");
-}
-
 template <class A>
 concept IntegerRange = requires(const A& range) {
   requires std::integral<std::remove_cv_t<typename decltype(std::span(range))::element_type>>;
@@ -190,6 +212,20 @@ class BlockCounts {
   Counts counts_;
 };
 
+/// The counts of lists: none.
+class EqualBlocks {
+ public:
+  EqualBlocks() = default;
+  template <class A>
+    requires(!std::same_as<A, EqualBlocks>)
+  EqualBlocks(const A&) {  // NOLINT(google-explicit-constructor): an argument
+    static_assert(std::same_as<A, EqualBlocks>,
+                  "distx: a list of buffers takes no counts; omit them, or pass {} before a stream");
+  }
+
+  operator Counts() const noexcept { return {}; }  // NOLINT(google-explicit-constructor): an argument
+};
+
 /// The counts of an asynchronous call, which are borrowed as its buffers are.
 class BorrowedCounts {
  public:
@@ -214,6 +250,12 @@ class BorrowedCounts {
  private:
   Counts counts_;
 };
+
+/// The counts of a blocking, and of an asynchronous call that sends `Send`.
+template <class Send>
+using CountsOf = std::conditional_t<ListOfSpans<std::remove_reference_t<Send>>, EqualBlocks, BlockCounts>;
+template <class Send>
+using BorrowedCountsOf = std::conditional_t<ListOfSpans<std::remove_reference_t<Send>>, EqualBlocks, BorrowedCounts>;
 
 /// Workspace for libraries on top of communicators: the communicator's if it provides any, otherwise its own buffer.
 template <class C>
@@ -291,10 +333,14 @@ template <class C, class Call>
 }
 
 /// Starts the call that `make` returns for the buffers. Buffers that are passed as rvalues and own their elements are
-/// moved to memory which lives until the call is complete.
+/// moved to memory which lives until the call is complete; lists are borrowed.
 template <class C, class Make, class... Buffers>
 [[nodiscard]] auto start_on(C& comm, stream_of_t<C> after, Make make, Buffers&&... buffers) {
-  if constexpr ((Outlives<Buffers> && ...)) {
+  constexpr bool lists = (ListOfSpans<std::remove_reference_t<Buffers>> && ...);
+  static_assert(!lists || (ListOutlives<Buffers> && ...),
+                "distx: an asynchronous call borrows its buffers until wait(), and this list owns them and is a "
+                "temporary; give it a name that lives until then");
+  if constexpr (lists || (Outlives<Buffers> && ...)) {
     return start(comm, make(buffers...), after);
   } else {
     constexpr std::size_t count = sizeof...(Buffers);

@@ -18,8 +18,6 @@ struct WithoutOp : NoPending {
   static_assert(Communicator<C>, "distx: the first argument is not a Communicator");
 };
 
-template <class A>
-concept OperandArgument = SpanArgument<A> || ListArgument<A>;
 /// Satisfied by what is neither a buffer nor a list of buffers, such as one object of a class, or a bool. Not by
 /// tensors, which have collectives along a dimension.
 template <class A>
@@ -83,8 +81,6 @@ template <class C>
 detail::WithoutOp<C> all_reduce(C&, const detail::OperandArgument auto&);
 template <class C>
 detail::WithoutOp<C> start_all_reduce(C&, const detail::OperandArgument auto&);
-template <class C>
-detail::WithoutOp<C> start_all_reduce(C&, const ListArgument auto&, const ListArgument auto&);
 template <class C>
 detail::WithoutOp<C> reduce(C&, const detail::OperandArgument auto&, int root);
 template <class C>

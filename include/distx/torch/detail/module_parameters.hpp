@@ -8,7 +8,6 @@
 #include <set>
 #include <vector>
 
-#include "distx/comm/lists.hpp"
 #include "distx/parallel/data_parallel.hpp"
 #include "distx/torch/detail/layer_wrapper.hpp"
 #include "distx/torch/tensor.hpp"
