@@ -270,7 +270,8 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
     if constexpr (HostAccessible<Space>) {
       for (const auto& each : pieces) by_elements(after, optimizer, each, factor.value);
     } else {
-      in_one_launch(after, optimizer, pieces, factor, coefficients, [&](auto& piece, std::size_t i) {
+      in_one_launch<Elements>(after, pieces, factor, coefficients, [&](auto& piece, std::size_t i) {
+        piece.coefficients = optimizer.template coefficients<A>(pieces[i].step);
         piece.state = state_.template states<Elements::states>(pieces[i].piece);
       });
     }
@@ -296,37 +297,36 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
   }
 
   /// Updates by a kernel that converts and scales gradients, and rounds masters to weights, while it updates.
-  /// @param set  set(piece, i) sets the states, and of a second pass the factor, of the i-th piece
+  /// @param set  set(piece, i) sets the coefficients and the states of the i-th piece
   template <class Elements, class Set>
-  void in_one_launch(stream after, const Elements& optimizer, const std::vector<PieceStep<Space>>& pieces,
-                     const GradientFactor& factor, const std::byte* coefficients, Set&& set) const {
+  void in_one_launch(stream after, const std::vector<PieceStep<Space>>& pieces, const GradientFactor& factor,
+                     const std::byte* coefficients, Set&& set) const {
     if (pieces.empty()) return;
     if constexpr (std::same_as<T, float>) {
       if (state_.has_master()) {
         const auto& segment = pieces.front().segment;  // all of a bucket have the same types
         return with_type(segment.weight, [&]<class Low>(Span<Low, Space>) {
           if constexpr (number_of_pass<Elements> == 2 && sizeof(Low) == 2)
-            launch<Low, Low>(after, optimizer, pieces, factor, coefficients, set);
+            launch<Elements, Low, Low>(after, pieces, factor, coefficients, set);
           else
             with_type(segment.gradient, [&]<class Gradient>(Span<Gradient, Space>) {
               if constexpr (sizeof(Low) == 2 && sizeof(Gradient) <= 4)
-                launch<Low, Gradient>(after, optimizer, pieces, factor, coefficients, set);
+                launch<Elements, Low, Gradient>(after, pieces, factor, coefficients, set);
             });
         });
       }
     }
-    launch<T, T>(after, optimizer, pieces, factor, coefficients, set);
+    launch<Elements, T, T>(after, pieces, factor, coefficients, set);
   }
-  template <class Low, class Gradient, class Elements, class Set>
-  void launch(stream after, const Elements& optimizer, const std::vector<PieceStep<Space>>& pieces,
-              const GradientFactor& factor, const std::byte* coefficients, Set&& set) const {
+  template <class Elements, class Low, class Gradient, class Set>
+  void launch(stream after, const std::vector<PieceStep<Space>>& pieces, const GradientFactor& factor,
+              const std::byte* coefficients, Set&& set) const {
     std::vector<UpdatePiece<Space, Elements, T, Low, Gradient>> all;
     all.reserve(pieces.size());
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       const auto& segment = pieces[i].segment;
       const Span<Low, Space> weight(static_cast<Low*>(segment.weight.data()), segment.weight.size());
       auto& piece = all.emplace_back();
-      piece.step = pieces[i].step;
       if constexpr (std::same_as<T, Low>) {
         piece.weight = weight;
       } else {
@@ -339,8 +339,7 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
         piece.gradient = {static_cast<const Gradient*>(segment.gradient.data()), weight.size()};
       set(piece, i);
     }
-    fused_update(after, optimizer, std::span<const UpdatePiece<Space, Elements, T, Low, Gradient>>(all), factor,
-                 coefficients);
+    fused_update(after, std::span<const UpdatePiece<Space, Elements, T, Low, Gradient>>(all), factor, coefficients);
   }
 
   template <class Matrices>
@@ -373,7 +372,8 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
       all.push_back(part);
     }
     if constexpr (!HostAccessible<Space>)
-      in_one_launch(after, FirstPass<Directing>{optimizer}, pieces, factor, nullptr, [&](auto& piece, std::size_t i) {
+      in_one_launch<FirstPass<Directing>>(after, pieces, factor, nullptr, [&](auto& piece, std::size_t i) {
+        piece.coefficients = optimizer.template coefficients<A>(pieces[i].step);
         piece.state[0] = all[i].direction;
         for (std::size_t s = 0; s < Directing::states; ++s)
           piece.state[1 + s] = state_.template states<Directing::states>(pieces[i].piece)[s];
@@ -391,11 +391,11 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
         finish(after, pieces[i], parts[i], 0);
       }
     } else {
-      in_one_launch(after, SecondPass<Directing>{optimizer, 1}, pieces, factor, nullptr,
-                    [&](auto& piece, std::size_t i) {
-                      piece.state[0] = parts[i].direction;
-                      piece.factor = factors[i];
-                    });
+      using Pass = SecondPass<Directing>;
+      in_one_launch<Pass>(after, pieces, factor, nullptr, [&](auto& piece, std::size_t i) {
+        piece.coefficients = Pass{optimizer, factors[i]}.template coefficients<A>(pieces[i].step);
+        piece.state[0] = parts[i].direction;
+      });
     }
   }
   /// Calls f with the optimizer of matrices, if there is one.
