@@ -198,10 +198,10 @@ class TrainingMethods {
   /// Returns what this rank has to update between `reduce_gradients` and `gather_weights`, for custom update kernels in
   /// place of `update_weights`.
   ///
-  /// A segment is part of one parameter. At stages 1 to 3 the segments of all ranks partition the weights; at stage 0
+  /// A fragment is part of one parameter. At stages 1 to 3 the fragments of all ranks partition the weights; at stage 0
   /// every rank has all of them. At stage 3, write the weights before the next `unshard`.
   /// @throws InvalidState before `reduce_gradients`
-  [[nodiscard]] std::vector<Segment<space>> owned(const here& location = here::current()) {
+  [[nodiscard]] std::vector<Fragment<space>> owned(const here& location = here::current()) {
     return engine_->owned(location);
   }
 

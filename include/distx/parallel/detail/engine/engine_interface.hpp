@@ -86,7 +86,7 @@ class TrainingCalls {
   virtual void update_weights(const StepOptions& options, stream after, const here& location) = 0;
   virtual void gather_weights(stream after, const here& location) = 0;
   /// Returns what this rank updates in this step.
-  [[nodiscard]] virtual std::vector<Segment<Space>> owned(const here& location) = 0;
+  [[nodiscard]] virtual std::vector<Fragment<Space>> owned(const here& location) = 0;
   /// Calls f(name, values) for every parameter with its whole values, in the order of the list.
   virtual void for_each_full_weight(const ParameterVisitor<Space>& f, stream after, const here& location) = 0;
   /// Ends the training; owned parameters keep whole weights.

@@ -56,8 +56,8 @@ void adopt_values(Buckets<Space>& buckets, const std::vector<ParameterEntry<Spac
     if (!bucket.trained) continue;
     std::size_t number = 0;
     for (const auto& buffer : bucket.buffers)
-      for (const auto& piece : buffer.updated)
-        bucket.update->adopt({}, number++, buffer.segment(piece, entries).weight);
+      for (const auto& range : buffer.updated)
+        bucket.update->adopt({}, number++, buffer.fragment(range, entries).weight);
   }
 }
 

@@ -180,14 +180,14 @@ class TrainingEngine final : public TrainingCalls<Space> {
       end_step(after, location);
     });
   }
-  [[nodiscard]] std::vector<Segment<Space>> owned(const here& location) override {
+  [[nodiscard]] std::vector<Fragment<Space>> owned(const here& location) override {
     return guard([&] {
       check(StepCall::owned, "owned", location);
-      std::vector<Segment<Space>> segments;
-      if (!state_.skipped()) segments = shards_.segments(scaling_.factor());
+      std::vector<Fragment<Space>> fragments;
+      if (!state_.skipped()) fragments = shards_.fragments(scaling_.factor());
       if (!present_.empty())
-        for (auto& segment : segments) segment.parameter = present_[segment.parameter];
-      return segments;
+        for (auto& fragment : fragments) fragment.parameter = present_[fragment.parameter];
+      return fragments;
     });
   }
   void for_each_full_weight(const ParameterVisitor<Space>& f, stream after, const here& location) override {

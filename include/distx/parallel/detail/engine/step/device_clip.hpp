@@ -15,7 +15,7 @@ template <MemorySpace Space>
 class DeviceClip {
  public:
   using stream = typename Space::stream;
-  using Gradients = std::vector<Segment<Space>>;
+  using Gradients = std::vector<Fragment<Space>>;
 
   explicit DeviceClip(std::size_t parameters)
       : parameters_(parameters), there_(parameters + fixed), here_(parameters + fixed) {}
@@ -27,7 +27,7 @@ class DeviceClip {
                const std::vector<bool>& counted, const Gradients& gradients, double clip_norm, stream after,
                const std::source_location& location) {
     std::vector<ReducedPiece<Space>> pieces;
-    for (const auto& segment : gradients) pieces.push_back({segment.gradient, segment.parameter});
+    for (const auto& fragment : gradients) pieces.push_back({fragment.gradient, fragment.parameter});
     fill(after, Span<std::byte, Space>(reinterpret_cast<std::byte*>(there_.data()), there_.size() * sizeof(double)),
          std::byte{0});
     const auto each = numbers().first(parameters_), most = numbers().subspan(parameters_, 1);

@@ -12,7 +12,7 @@ class GradientScaling {
  public:
   using stream = typename Space::stream;
   using here = std::source_location;
-  using Gradients = std::vector<Segment<Space>>;
+  using Gradients = std::vector<Fragment<Space>>;
 
   /// @param scales_loss  whether some parameter of float16 has master weights
   GradientScaling(const DataParallelOptions& options, bool scales_loss) : options_(options) {
@@ -106,9 +106,9 @@ class GradientScaling {
     factor_ = weight_;
     if (measures() && !measure(parameters, shards, comms, finite_loss, after, context)) return false;
     if (factor_ == 1) return true;
-    shards.each_updated([&](const auto& segment) {
-      if (!shards.scales_late(segment))
-        with_type(segment.gradient, [&](auto values) { scale(after, values, factor_); });
+    shards.each_updated([&](const auto& fragment) {
+      if (!shards.scales_late(fragment))
+        with_type(fragment.gradient, [&](auto values) { scale(after, values, factor_); });
     });
     return true;
   }
@@ -147,8 +147,8 @@ class GradientScaling {
   [[nodiscard]] static Gradients gradients_of(const ParameterStore<Space>& parameters,
                                               const OptimizerShards<Space>& shards) {
     Gradients gradients;
-    shards.each_kept([&](const auto& segment) {
-      if (!parameters.steps()[segment.parameter].skipped) gradients.push_back(segment);
+    shards.each_kept([&](const auto& fragment) {
+      if (!parameters.steps()[fragment.parameter].skipped) gradients.push_back(fragment);
     });
     return gradients;
   }
@@ -163,7 +163,7 @@ class GradientScaling {
   }
   void clip(Gradients& gradients, double largest, AnyCommunicator<Space>& comm, stream after,
             const std::source_location& location) {
-    if (!others_.empty()) std::erase_if(gradients, [&](const auto& segment) { return !counts_[segment.parameter]; });
+    if (!others_.empty()) std::erase_if(gradients, [&](const auto& fragment) { return !counts_[fragment.parameter]; });
     norm_ = norm_of(comm, others_, after, gradients, largest, location) * factor_;
     if (norm_ > options_.clip_norm) factor_ *= options_.clip_norm / norm_;
   }
