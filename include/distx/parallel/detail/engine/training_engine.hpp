@@ -120,28 +120,25 @@ class TrainingEngine final : public TrainingCalls<Space> {
       } catch (const Error&) {
         reducer_.explain();
       }
-      std::optional<GradientFactor> factor;
       if (scaling_.inspects()) {
         reducer_.finish_all(after);
-        factor = scaling_.enqueue(parameters_, shards_, comms_.reducing(), after, location);
-        if (!factor) inspect(is_finite(options.loss), after, location);
+        if (!scaling_.enqueue(parameters_, shards_, comms_.reducing(), after, location))
+          inspect(is_finite(options.loss), after, location);
       }
       await_readers("step", after, location);
       const bool together = shards_.update_together();
-      if (together) reducer_.finish_all(after);
-      if (together && !state_.skipped())
-        shards_.update_all(options, factor.value_or(GradientFactor{scaling_.factor()}), !factor, after, location);
       for (std::size_t i = 0; i < reducer_.count() && !state_.skipped() && !together; ++i) {
         if (!scaling_.inspects() && reducer_.in_one_pass(i)) {
           shards_.update_in_one_pass(i, options, after, location,
                                      [&](auto& update) { reducer_.finish(i, after, &update); });
         } else {
           reducer_.finish(i, after);
-          shards_.update(i, options, factor.value_or(GradientFactor{scaling_.factor()}), !factor, after, location);
+          shards_.update(i, options, scaling_.factor(), after, location);
         }
         shards_.start_gather(i, after, location);
       }
       reducer_.finish_all(after);
+      if (together && !state_.skipped()) shards_.update_all(options, scaling_.factor(), after, location);
       end_step(after, location);
     });
   }
@@ -167,10 +164,10 @@ class TrainingEngine final : public TrainingCalls<Space> {
       note(options, context("update_weights", location));
       if (!state_.skipped() && scaling_.skips_loss(is_finite(options.loss), comms_, location)) state_.skip();
       await_readers("update_weights", after, location);
-      if (shards_.update_together() && !state_.skipped())
-        shards_.update_all(options, {scaling_.factor()}, true, after, location);
-      for (std::size_t i = 0; i < reducer_.count() && !state_.skipped() && !shards_.update_together(); ++i)
-        shards_.update(i, options, {scaling_.factor()}, true, after, location);
+      const bool together = shards_.update_together();
+      for (std::size_t i = 0; i < reducer_.count() && !state_.skipped() && !together; ++i)
+        shards_.update(i, options, scaling_.factor(), after, location);
+      if (together && !state_.skipped()) shards_.update_all(options, scaling_.factor(), after, location);
       state_.updated();
     });
   }
@@ -184,7 +181,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
     return guard([&] {
       check(StepCall::owned, "owned", location);
       std::vector<Fragment<Space>> fragments;
-      if (!state_.skipped()) fragments = shards_.fragments(scaling_.factor());
+      if (!state_.skipped()) fragments = shards_.fragments(scaling_.factor().value);
       if (!present_.empty())
         for (auto& fragment : fragments) fragment.parameter = present_[fragment.parameter];
       return fragments;

@@ -75,12 +75,11 @@ class OptimizerShards {
   }
 
   /// Updates this rank's part of a bucket with its reduced gradients.
-  /// @param factor  multiplies the gradients
-  /// @param late  whether it multiplies only those that are scaled late; the others are scaled already
-  void update(std::size_t index, const StepOptions& options, const GradientFactor& factor, bool late, stream after,
+  /// @param factor  multiplies the gradients; a value, only those that are scaled late: the others are scaled already
+  void update(std::size_t index, const StepOptions& options, const GradientFactor& factor, stream after,
               const here& location) {
     begin_update(buckets_[index], options);
-    update_fragments(index, factor, late, after, location);
+    update_fragments(index, factor, after, location);
   }
   /// Makes `update_all` take the place of `update`: norms are those of whole weights over the ranks of `across` too.
   /// @param numbers  of each parameter of this rank  @param count  of all numbers
@@ -97,15 +96,14 @@ class OptimizerShards {
   [[nodiscard]] bool update_together() const noexcept { return across_ || matrices_; }
   /// Updates this rank's parts of all buckets at once, since other ranks may have a weight's parts in other buckets.
   /// Collective over the mesh.
-  void update_all(const StepOptions& options, const GradientFactor& factor, bool late, stream after,
-                  const here& location) {
+  void update_all(const StepOptions& options, const GradientFactor& factor, stream after, const here& location) {
     if constexpr (HostAccessible<Space>)
-      if (matrices_) return update_matrices(options, factor, late, after, location);
+      if (matrices_) return update_matrices(options, factor, after, location);
     SharedNorms<Space> norms(2 * norms_);
     std::vector<FragmentSteps<Space>> fragments(count_);
     const auto make = [&](NormPhase phase) {
       for (std::size_t i = 0; i < count_; ++i)
-        buckets_[i].update->update_by_norms(phase, after, fragments[i], factor_of(fragments[i], factor, late), norms,
+        buckets_[i].update->update_by_norms(phase, after, fragments[i], factor_of(fragments[i], factor), norms,
                                             numbers_);
     };
     for (std::size_t i = 0; i < count_; ++i) {
@@ -127,7 +125,7 @@ class OptimizerShards {
     one_pass_.begin(buckets_[index], fragments_);
     reduce(one_pass_);
     std::erase_if(fragments_, [&](const auto& each) { return one_pass_.consumed(each.index); });
-    update_fragments(index, {}, true, after, location);
+    update_fragments(index, {}, after, location);
   }
 
   /// Whether steps can be captured: whether the host computes only the optimizer's coefficients.
@@ -226,8 +224,7 @@ class OptimizerShards {
       }
     }
   }
-  void update_matrices(const StepOptions& options, const GradientFactor& factor, bool late, stream after,
-                       const here& location) {
+  void update_matrices(const StepOptions& options, const GradientFactor& factor, stream after, const here& location) {
     struct Part {
       std::size_t bucket;
       FragmentStep<Space> step;
@@ -244,7 +241,7 @@ class OptimizerShards {
           others.push_back(each);
       }
       fragments_ = std::move(others);
-      update_fragments(i, factor, late, after, location);
+      update_fragments(i, factor, after, location);
     }
     // Of the ranks along the data axis that update the same part, the first one sends it.
     auto* const alike = sharding() != nullptr ? comms_.across() : &comms_.all();
@@ -254,7 +251,7 @@ class OptimizerShards {
           const auto found = parts.find(number);
           if (found == parts.end()) return {};
           const auto& [bucket, step] = found->second;
-          const auto direction = buckets_[bucket].update->direct(after, step, factor_of({step}, factor, late));
+          const auto direction = buckets_[bucket].update->direct(after, step, factor_of({step}, factor));
           const bool sends = numbers_[step.fragment.parameter].adds && (alike == nullptr || alike->rank() == 0);
           return sends ? direction : Span<AnyElement, Space>();
         },
@@ -263,9 +260,8 @@ class OptimizerShards {
             buckets_[found->second.bucket].update->apply(after, found->second.step, direction, scale_by);
         });
   }
-  void update_fragments(std::size_t index, const GradientFactor& factor, bool late, stream after,
-                        const here& location) {
-    buckets_[index].update->update(after, fragments_, factor_of(fragments_, factor, late),
+  void update_fragments(std::size_t index, const GradientFactor& factor, stream after, const here& location) {
+    buckets_[index].update->update(after, fragments_, factor_of(fragments_, factor),
                                    captures_ ? coefficients_->there() + coefficient_offsets_[index] : nullptr,
                                    sharding(), location);
   }
@@ -274,9 +270,9 @@ class OptimizerShards {
     return policies_.stage > 0 && comms_.shards() > 1 ? &comms_.reducing() : nullptr;
   }
   /// Returns what multiplies the gradients of these fragments now.
-  [[nodiscard]] GradientFactor factor_of(const FragmentSteps<Space>& fragments, const GradientFactor& factor,
-                                         bool late) const {
-    return late && !fragments.empty() && !scales_late(fragments.front().fragment) ? GradientFactor{} : factor;
+  [[nodiscard]] GradientFactor factor_of(const FragmentSteps<Space>& fragments, const GradientFactor& factor) const {
+    const bool late = fragments.empty() || scales_late(fragments.front().fragment);  // all have one type
+    return factor.there != nullptr || late ? factor : GradientFactor{};
   }
   void gather_bucket(std::size_t index, stream after, const here& location) {
     if ((policies_.stage != 1 && policies_.stage != 2) || comms_.shards() == 1) return;
