@@ -260,19 +260,19 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
     guarded(mesh_, stages, [&] {
       constexpr detail::AxisSet others = ((1U << MeshT::axes) - 1) & ~(1U << MeshT::template index_of<Data>());
       // Shares the mesh, whose communicators and stream the engine uses until its end.
-      detail::MeshPart<space> part{
+      detail::TrainingMesh<space> over{
           .revoke = [kept = MeshT(mesh), &state = mesh_](const std::string& message) { state.revoke(message); }};
       if (stages != nullptr) {
         check_stages(*stages, options, location);
-        part.stages.emplace(stages->share());
-        part.revoke = [of_mesh = std::move(part.revoke),
+        over.stages.emplace(stages->share());
+        over.revoke = [of_mesh = std::move(over.revoke),
                        along = std::make_shared<AnyCommunicator<space>>(stages->share())](const std::string& message) {
           of_mesh(message);
           along->revoke(message);
         };
       }
       for (const auto& entry : detail::TensorAccess::entries(parameters)) {
-        auto& listed = part.parameters.emplace_back(entry);
+        auto& listed = over.parameters.emplace_back(entry);
         for (std::size_t axis = 0; axis < MeshT::axes; ++axis)
           if ((others & ~entry.cutting) >> axis & 1U)
             listed.part.first = listed.part.first && mesh.coordinates()[axis] == 0;
@@ -281,13 +281,13 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
         for (auto& name : detail::state_names<Optimizer>(entry.rows > 0)) listed.arrays.push_back(std::move(name));
       }
       if constexpr (others != 0) {
-        part.across.emplace(mesh_.over(others).share());
-        part.whole.emplace(mesh_.world.share());
+        over.across.emplace(mesh_.over(others).share());
+        over.whole.emplace(mesh_.world.share());
       }
-      part.optimizer = detail::describe_optimizer(optimizer);
-      part.by_norms = NormOptimizer<Optimizer>;
-      part.matrices = detail::matrix_transform<space>(optimizer);
-      detail::join_mesh(*this->engine_, std::move(part));
+      over.optimizer = detail::describe_optimizer(optimizer);
+      over.by_norms = NormOptimizer<Optimizer>;
+      over.matrices = detail::matrix_transform<space>(optimizer);
+      detail::join_mesh(*this->engine_, std::move(over));
     });
   }
   template <class MeshT, class Optimizer>

@@ -270,7 +270,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
 
   /// @name Not virtual: for MeshParallel, Replicate and ExponentialAverage, which few programs use
   /// @{
-  void join_mesh(MeshPart<Space> mesh);
+  void join_mesh(TrainingMesh<Space> mesh);
   std::uint64_t replicate(KeptReplicas<Space>& kept, const here& location);
   /// Runs `change`, which changes what this rank updates, and gathers the weights of all ranks.
   template <class F>
@@ -316,11 +316,11 @@ class TrainingEngine final : public TrainingCalls<Space> {
   void make_call(StepCall which, const char* operation, stream after, const here& location, void* body,
                  void (*run)(void*));
   /// Throws the error of the last step that the GPU has found since.
-  void settle(const here& location) { scaling_.settle(parameters_, context("step", location)); }
+  void check_last_step(const here& location) { scaling_.check_last_step(parameters_, context("step", location)); }
   /// Rethrows the revocation that is being handled; if it follows from gradients of the last step that are not finite,
   /// as every rank finds for itself, throws the error of that step.
   [[noreturn]] void explain_revocation(const here& location) {
-    guard([&] { settle(location); });
+    guard([&] { check_last_step(location); });
     end_and_rethrow();
   }
   void check(StepCall which, const char* operation, const here& location) const {
@@ -340,7 +340,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
   }
   void check_resumable(StepCall which, const char* operation, const here& location) {
     check(which, operation, location);
-    guard([&] { settle(location); });
+    guard([&] { check_last_step(location); });
     check_no_gradients(operation, location);
     if (state_.swapped_in()) fail(StepFault::average_swapped_in, operation, location);
   }
@@ -467,7 +467,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
   StepJoin<Space> join_{};
   StepOptionsCheck<Space> step_options_{};
   CallOrder<Space> calls_{};
-  MeshPart<Space> mesh_{};                       // empty without a mesh, as the next two
+  TrainingMesh<Space> mesh_{};                   // empty without a mesh, as the next two
   std::vector<std::size_t> present_{};           // the indices in the mesh's list of the parameters here
   std::vector<TensorPart> parts_{};              // of these
   std::int64_t steps_ = 0;                       // that have ended

@@ -11,7 +11,6 @@
 
 namespace distx::inline DISTX_ABI::detail {
 
-/// Returns a training's counters.
 /// The values of an exponential average: of each parameter, the part that this rank updates.
 template <MemorySpace Space>
 struct AverageValues {
@@ -32,6 +31,7 @@ template <MemorySpace Space>
   return "exponential_average" + (k == 0 ? std::string() : std::to_string(k + 1));
 }
 
+/// Returns a training's counters.
 template <MemorySpace Space>
 [[nodiscard]] TrainingCounters counters_of(const ParameterStore<Space>& parameters, const LossScaler& scaler) {
   TrainingCounters counters{{}, scaler.scale(), scaler.finite_steps(), scaler.skipped()};

@@ -73,10 +73,10 @@ class GradientScaling {
   }
   /// Throws the error of the last step that was enqueued.
   /// @throws NonFiniteError on every rank if its gradients were not finite
-  void settle(const ParameterStore<Space>& parameters, ErrorContext context) {
+  void check_last_step(const ParameterStore<Space>& parameters, ErrorContext context) {
     if constexpr (!HostAccessible<Space>) {
       if (!device_ || !device_->pending()) return;
-      const auto [extent, location] = device_->settle();
+      const auto [extent, location] = device_->result_of_last_step();
       context.location = location;
       if (!is_finite(extent.largest)) fail(parameters, extent, context);
     }

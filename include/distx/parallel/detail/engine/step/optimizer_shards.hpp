@@ -174,7 +174,7 @@ class OptimizerShards {
   /// Completes the gathers of all buckets, and starts those that have not started.
   void gather(stream after, const here& location) {
     for (std::size_t i = 0; i < count_; ++i)
-      if (!gathers_[i].started()) gather_bucket(i, after, location);
+      if (!gathers_[i].in_flight()) gather_bucket(i, after, location);
     for (std::size_t i = 0; i < count_; ++i) gathers_[i].finish(buckets_[i], parameters_.entries(), after);
   }
 
