@@ -36,7 +36,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
   }
   void request_gradient(const void* identity, stream after) override {
     const Guard on(device_);
-    try {
+    guard([&] {
       check(StepCall::gradient, "gradient", location_);
       calls_.enter(after);
       const std::size_t index = parameters_.index_of(identity, context("gradient", location_));
@@ -45,9 +45,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
       if (std::exchange(step.requested, true)) return order<Space>(step.zeroed_on, after);
       step.zeroed_on = after;
       fill(after, bytes_of(parameters_[index].gradient), std::byte{0});
-    } catch (...) {
-      end_and_rethrow();
-    }
+    });
   }
   void ready(const void* identity, stream after, const here& location) override {
     const Guard on(device_);

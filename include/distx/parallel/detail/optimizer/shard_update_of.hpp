@@ -103,17 +103,14 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
     } else if constexpr (ElementwiseOptimizer<Optimizer>) {
       by_elements(after, optimizer_, fragments, factor, coefficients);
     } else {
-      FragmentSteps<Space> others;
+      FragmentSteps<Space> others;  // for one launch
       for (const auto& each : fragments) {
         if (MatrixOptimizer<Optimizer> || state_[each.index].matrix.size() > 0)
           with_matrices([&](const auto& optimizer) { by_matrix(after, optimizer, each, factor); });
-        else if constexpr (is_mixed<Optimizer> && HostAccessible<Space>)
-          by_elements(after, optimizer_.others, each, factor.value);
         else
-          others.push_back(each);  // for one launch
+          others.push_back(each);
       }
-      if constexpr (is_mixed<Optimizer> && !HostAccessible<Space>)
-        by_elements(after, optimizer_.others, others, factor, nullptr);
+      if constexpr (is_mixed<Optimizer>) by_elements(after, optimizer_.others, others, factor, nullptr);
     }
   }
   void update_by_norms([[maybe_unused]] NormPhase phase, [[maybe_unused]] stream after,

@@ -225,18 +225,14 @@ class OptimizerShards {
     }
   }
   void update_matrices(const StepOptions& options, const GradientFactor& factor, stream after, const here& location) {
-    struct Part {
-      std::size_t bucket;
-      FragmentStep<Space> step;
-    };
-    std::map<std::size_t, Part> parts;  // by the number of the parameter
+    std::map<std::size_t, std::pair<std::size_t, FragmentStep<Space>>> parts;  // their buckets, by their numbers
     for (std::size_t i = 0; i < count_; ++i) {
       begin_update(buckets_[i], options);
       FragmentSteps<Space> others;
       for (auto& each : fragments_) {
         const std::size_t parameter = each.fragment.parameter;
         if (parameters_[parameter].options.rows > 0)
-          parts.emplace(numbers_[parameter].number, Part{i, each});
+          parts.emplace(numbers_[parameter].number, std::pair(i, each));
         else
           others.push_back(each);
       }
@@ -256,8 +252,10 @@ class OptimizerShards {
           return sends ? direction : Span<AnyElement, Space>();
         },
         [&](std::size_t number, Span<AnyElement, Space> direction, double scale_by) {
-          if (const auto found = parts.find(number); found != parts.end())
-            buckets_[found->second.bucket].update->apply(after, found->second.step, direction, scale_by);
+          const auto found = parts.find(number);
+          if (found == parts.end()) return;
+          const auto& [bucket, step] = found->second;
+          buckets_[bucket].update->apply(after, step, direction, scale_by);
         });
   }
   void update_fragments(std::size_t index, const GradientFactor& factor, stream after, const here& location) {
