@@ -93,12 +93,12 @@ void measure(const CudaStream& stream, std::size_t elements, int rounds) {
   const auto read = []<class T>(const Array<T>& array) { return Span<const T, Cuda>(array.buffer); };
   const auto masters = [&](std::size_t at_master, std::size_t at_low, std::size_t count) {
     const distx::detail::UpdatePiece<Cuda, AdamW, float, bfloat16, bfloat16> piece{
-        step,
+        AdamW{}.coefficients<float>(step),
         all(weight).subspan(at_master, count),
         read(low_gradient).subspan(at_low, count),
         {all(mean).subspan(0, count), all(square).subspan(0, count)},
         all(low).subspan(at_low, count)};
-    distx::detail::fused_update(stream, AdamW{}, std::span(&piece, 1));
+    distx::detail::fused_update(stream, std::span(&piece, 1));
   };
   std::vector<Subject> subjects{
       {"AdamW", 28,

@@ -160,11 +160,12 @@ TEST_CASE("hundreds of arrays are updated, and reduced, in one launch each") {
   const std::size_t each = 40, count = 300;
   const Placed<float> values(std::vector<float>(each * count, 1.0f)), first(std::vector<float>(each * count)),
       second(std::vector<float>(each * count));
+  const auto coefficients = distx::AdamW{}.coefficients<float>({.learning_rate = 0.1, .number = 1});
   std::vector<Piece> pieces;
   std::vector<distx::detail::ReducedPiece<distx::Cuda>> reduced;
   for (std::size_t i = 0; i < count; ++i) {
     const auto part = [&](const Placed<float>& all) { return all.span().subspan(i * each, each); };
-    pieces.push_back({{.learning_rate = 0.1, .number = 1}, part(values), part(values), {part(first), part(second)}});
+    pieces.push_back({coefficients, part(values), part(values), {part(first), part(second)}});
     reduced.push_back({part(values), 0});
   }
   const auto launches = [&](auto&& f) {
@@ -179,7 +180,7 @@ TEST_CASE("hundreds of arrays are updated, and reduced, in one launch each") {
           fixed_point_squares(stream, std::span(std::as_const(reduced)),
                               distx::Span<const double, distx::Cuda>(largest), parts.span());
         }) == 1);
-  CHECK(launches([&] { fused_update(stream, distx::AdamW{}, std::span(std::as_const(pieces))); }) == 1);
+  CHECK(launches([&] { fused_update(stream, std::span(std::as_const(pieces))); }) == 1);
   stream.synchronize();
 }
 

@@ -48,8 +48,9 @@ struct Arrays {
     for (std::size_t s = 0; s < spans.size(); ++s) spans[s] = state[s].span();
     return spans;
   }
-  [[nodiscard]] CudaPiece<Optimizer, T, Low, Gradient> piece(const Step& step) const {
-    CudaPiece<Optimizer, T, Low, Gradient> piece{step, weight.span(), gradient.in(), state_spans()};
+  [[nodiscard]] CudaPiece<Optimizer, T, Low, Gradient> piece(const Optimizer& optimizer, const Step& step) const {
+    CudaPiece<Optimizer, T, Low, Gradient> piece{optimizer.template coefficients<A>(step), weight.span(), gradient.in(),
+                                                 state_spans()};
     if constexpr (!std::same_as<T, Low>) piece.low = low.span();
     return piece;
   }
@@ -95,8 +96,8 @@ void check_pieces(const Optimizer& optimizer, double factor) {
   const auto together = many<Optimizer, T, Low, Gradient>(), apart = many<Optimizer, T, Low, Gradient>();
   using Piece = CudaPiece<Optimizer, T, Low, Gradient>;
   std::vector<Piece> pieces;
-  for (std::size_t i = 0; i < together.size(); ++i) pieces.push_back(together[i].piece(step_of(i)));
-  fused_update(stream, optimizer, std::span<const Piece>(pieces), GradientFactor{factor});
+  for (std::size_t i = 0; i < together.size(); ++i) pieces.push_back(together[i].piece(optimizer, step_of(i)));
+  fused_update(stream, std::span<const Piece>(pieces), GradientFactor{factor});
   for (std::size_t i = 0; i < apart.size(); ++i) apart[i].one_by_one(stream, optimizer, step_of(i), factor);
   stream.synchronize();
   for (std::size_t i = 0; i < apart.size(); ++i) CHECK_MESSAGE(together[i].same_as(apart[i]), i);
@@ -124,8 +125,8 @@ TEST_CASE("a factor in the GPU's memory is used, and NaN skips the update") {
   const Arrays<AdamW, float, bfloat16> there(5000, 1, 1), here(5000, 1, 1), untouched(5000, 1, 1);
   const Step step{.learning_rate = 0.01};
   const auto update = [&](const auto& arrays, const GradientFactor& by) {
-    const auto piece = arrays.piece(step);
-    fused_update(stream, AdamW{}, std::span(&piece, 1), by);
+    const auto piece = arrays.piece(AdamW{}, step);
+    fused_update(stream, std::span(&piece, 1), by);
   };
   const double values[] = {0.25, std::nan("")};
   copy(stream, factor.span(), Span<const double>(values, 1));
@@ -144,11 +145,11 @@ TEST_CASE("pieces whose arrays differ in length are rejected") {
   const CudaStream stream;
   const Arrays<SGD, float, bfloat16> three(3, 0, 0), four(4, 0, 0);
   for (const int wrong : {0, 1, 2}) {
-    auto piece = three.piece({});
+    auto piece = three.piece(SGD{}, {});
     if (wrong == 0) piece.gradient = four.gradient.in();
     if (wrong == 1) piece.low = four.low.span();
     if (wrong == 2) piece.state = four.state_spans();
-    CHECK_THROWS_AS(fused_update(stream, SGD{}, std::span<const CudaPiece<SGD, float, bfloat16>>(&piece, 1)),
+    CHECK_THROWS_AS(fused_update(stream, std::span<const CudaPiece<SGD, float, bfloat16>>(&piece, 1)),
                     distx::InvalidArgument);
   }
 }

@@ -166,10 +166,10 @@ Result train(C& comm, const Way& way, const Optimizer& optimizer = distx::AdamW{
     }
     if (way.own_update) {
       training.reduce_gradients(steps);
-      for (const auto& segment : training.owned()) {
-        const Span<T, Cuda> gradient(static_cast<T*>(segment.gradient.data()), segment.gradient.size());
+      for (const auto& fragment : training.owned()) {
+        const Span<T, Cuda> gradient(static_cast<T*>(fragment.gradient.data()), fragment.gradient.size());
         distx::scale(steps, gradient, -0.25);
-        distx::add(steps, segment.template weights<T>(), Span<const T, Cuda>(gradient));
+        distx::add(steps, fragment.template weights<T>(), Span<const T, Cuda>(gradient));
       }
       training.gather_weights(steps);
     } else if (way.in_parts) {

@@ -76,7 +76,7 @@ void pass(Training& training, Parameters& parameters, std::size_t sample) {
 /// One rank's results of three steps.
 struct Trained {
   std::vector<float> unsharded{}, exact{}, averaged{};
-  std::vector<std::pair<std::size_t, std::size_t>> shards{};  ///< offset and size of each segment that it updates
+  std::vector<std::pair<std::size_t, std::size_t>> shards{};  ///< offset and size of each fragment that it updates
   std::size_t sent = 0;                                       ///< for the weights of the last step
   distx::observe::MemoryLedger memory{};
 };
@@ -101,10 +101,10 @@ Trained train(distx::ThreadCommunicator& comm, const Way& way) {
     if (!idle) pass(training, parameters, 10 * step + static_cast<std::size_t>(comm.rank()));
     training.reduce_gradients();
     result.shards.clear();
-    for (const auto& segment : training.owned()) {
-      std::size_t begin = segment.offset;
-      for (std::size_t p = 0; p < segment.parameter; ++p) begin += sizes[p];
-      result.shards.emplace_back(begin, segment.weight.size());
+    for (const auto& fragment : training.owned()) {
+      std::size_t begin = fragment.offset;
+      for (std::size_t p = 0; p < fragment.parameter; ++p) begin += sizes[p];
+      result.shards.emplace_back(begin, fragment.weight.size());
     }
     training.update_weights({.learning_rate = 0.01});
     training.gather_weights();

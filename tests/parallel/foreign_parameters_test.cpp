@@ -190,9 +190,9 @@ TEST_CASE("without an optimizer the user updates what owned() returns, and step 
       };
       add_gradient();
       training.reduce_gradients();
-      for (const auto& segment : training.owned())
-        for (std::size_t i = 0; i < segment.weight.size(); ++i)
-          segment.weights<float>()[i] -= segment.gradients<float>()[i];
+      for (const auto& fragment : training.owned())
+        for (std::size_t i = 0; i < fragment.weight.size(); ++i)
+          fragment.weights<float>()[i] -= fragment.gradients<float>()[i];
       training.gather_weights();
       {
         const auto whole = training.unshard(weight);

@@ -39,14 +39,14 @@ struct Way {
 /// One update of a whole parameter, regardless of the optimizer's kind.
 template <class Optimizer>
 void update_whole(const Optimizer& optimizer, const distx::Step& step, const Shape& shape,
-                  const distx::Segment<distx::Host>& segment, std::vector<Floats>& states) {
+                  const distx::Fragment<distx::Host>& fragment, std::vector<Floats>& states) {
   std::array<distx::Span<float>, Optimizer::states> spans;
   for (std::size_t s = 0; s < spans.size(); ++s) {
-    states[s].resize(segment.weight.size());
+    states[s].resize(fragment.weight.size());
     spans[s] = states[s];
   }
-  const auto weight = segment.weights<float>();
-  const auto gradient = segment.gradients<float>();
+  const auto weight = fragment.weights<float>();
+  const auto gradient = fragment.gradients<float>();
   const distx::MatrixShape matrix{shape.rows, shape.columns};
   const auto if_matrix = shape.rows > 0 ? std::optional(matrix) : std::nullopt;
   if constexpr (distx::MatrixOptimizer<Optimizer>)
@@ -128,11 +128,11 @@ Trained train(C& comm, const Optimizer& optimizer, const Way& way) {
     }
     training.reduce_gradients();
     if constexpr (std::same_as<T, float>)
-      for (const auto& segment : training.owned()) {
-        const std::size_t p = segment.parameter;
+      for (const auto& fragment : training.owned()) {
+        const std::size_t p = fragment.parameter;
         const auto& group = options_of(model[p]).group;
-        update_whole(optimizer, {0.01 * group.learning_rate_scale, ++updates[p], group.weight_decay}, model[p], segment,
-                     states[p]);
+        update_whole(optimizer, {0.01 * group.learning_rate_scale, ++updates[p], group.weight_decay}, model[p],
+                     fragment, states[p]);
       }
     training.gather_weights();
   }

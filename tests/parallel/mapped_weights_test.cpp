@@ -120,8 +120,8 @@ TEST_CASE("no rank changes mapped weights while another one reads them") {
       }
       if (in_parts) {
         training.reduce_gradients();
-        for (const auto& segment : training.owned())
-          for (float& x : segment.weights<float>()) x -= 1;
+        for (const auto& fragment : training.owned())
+          for (float& x : fragment.weights<float>()) x -= 1;
         updated = true;
         training.gather_weights();
       } else {

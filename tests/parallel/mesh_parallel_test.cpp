@@ -112,12 +112,12 @@ TEST_CASE("custom updates of what a rank owns on a mesh give the weights of upda
         training.ready(whole, distx::generate<float>(mesh, {9}, slope));
         training.reduce_gradients();
         if (by_hand) {
-          for (const auto& segment : training.owned()) {
-            const auto weights = segment.weights<float>();
-            const auto part = segment.parameter == 0 ? cut.local() : whole.local();
-            REQUIRE(segment.parameter < 2);
-            CHECK(weights.data() == part.data() + segment.offset);
-            for (std::size_t i = 0; i < weights.size(); ++i) weights[i] -= 0.5f * segment.gradients<float>()[i];
+          for (const auto& fragment : training.owned()) {
+            const auto weights = fragment.weights<float>();
+            const auto part = fragment.parameter == 0 ? cut.local() : whole.local();
+            REQUIRE(fragment.parameter < 2);
+            CHECK(weights.data() == part.data() + fragment.offset);
+            for (std::size_t i = 0; i < weights.size(); ++i) weights[i] -= 0.5f * fragment.gradients<float>()[i];
           }
         } else {
           training.update_weights({.learning_rate = 0.5});

@@ -277,7 +277,7 @@ TEST_CASE("a gradient starts from zeros, is refused after ready, and may exceed 
     });
 }
 
-TEST_CASE("owned returns the segments that this rank updates, for custom kernels") {
+TEST_CASE("owned returns the fragments that this rank updates, for custom kernels") {
   const std::vector<std::size_t> sizes = {30000, 5, 777, 1};
   for (const int ranks : toy::rank_counts)
     for (const int stage : {0, 1})
@@ -307,14 +307,14 @@ TEST_CASE("owned returns the segments that this rank updates, for custom kernels
           training.reduce_gradients();
           const auto owned = training.owned();
           if (one_array && stage == 1) CHECK(owned.size() <= sizes.size());
-          for (const auto& segment : owned) {
-            const auto weights = segment.weights<float>();
-            const auto gradients = segment.gradients<float>();
-            CHECK(weights.data() == refs[segment.parameter].weight.data() + segment.offset);
-            CHECK(segment.offset + weights.size() <= refs[segment.parameter].weight.size());
+          for (const auto& fragment : owned) {
+            const auto weights = fragment.weights<float>();
+            const auto gradients = fragment.gradients<float>();
+            CHECK(weights.data() == refs[fragment.parameter].weight.data() + fragment.offset);
+            CHECK(fragment.offset + weights.size() <= refs[fragment.parameter].weight.size());
             for (std::size_t i = 0; i < weights.size(); ++i) {
               weights[i] -= gradients[i];
-              ++updates[static_cast<std::size_t>(comm.rank())][begins[segment.parameter] + segment.offset + i];
+              ++updates[static_cast<std::size_t>(comm.rank())][begins[fragment.parameter] + fragment.offset + i];
             }
           }
           training.gather_weights();
@@ -360,8 +360,9 @@ TEST_CASE("the gradient norm has the same bits for every partition, and clips th
           training.reduce_gradients();
           CHECK(training.gradient_norm() == doctest::Approx(std::sqrt(exact)).epsilon(1e-12));
           double clipped = 0;
-          for (const auto& segment : training.owned())
-            for (const float g : segment.gradients<float>()) clipped += static_cast<double>(g) * static_cast<double>(g);
+          for (const auto& fragment : training.owned())
+            for (const float g : fragment.gradients<float>())
+              clipped += static_cast<double>(g) * static_cast<double>(g);
           double all[1] = {stage == 0 ? clipped / ranks : clipped};
           distx::all_reduce(comm, all, distx::sum);
           CHECK(std::sqrt(all[0]) == doctest::Approx(0.5).epsilon(1e-6));

@@ -20,8 +20,8 @@ using distx::detail::GradientFactor;
 /// Enqueues an optimizer's update of pieces. `coefficients`, if not null, are the optimizer's in the GPU's memory, of
 /// each piece that is not empty.
 template <class Optimizer, class T, class Low, class Gradient>
-using UpdateKernel = void(CudaStreamRef, const Optimizer&, std::span<const CudaPiece<Optimizer, T, Low, Gradient>>,
-                          const GradientFactor&, const void* coefficients);
+using UpdateKernel = void(CudaStreamRef, std::span<const CudaPiece<Optimizer, T, Low, Gradient>>, const GradientFactor&,
+                          const void* coefficients);
 
 /// Filled by `register_optimizer<Optimizer>()` of <distx/cuda_kernels.cuh>.
 template <class Optimizer, class T, class Low, class Gradient>
@@ -38,9 +38,8 @@ template <class Optimizer, class T, class Low, class Gradient>
 }
 
 template <class Optimizer, class T, class Low, class Gradient>
-void update(CudaStreamRef stream, const Optimizer& optimizer,
-            std::span<const CudaPiece<Optimizer, T, Low, Gradient>> pieces, const GradientFactor& factor,
-            const void* coefficients) {
+void update(CudaStreamRef stream, std::span<const CudaPiece<Optimizer, T, Low, Gradient>> pieces,
+            const GradientFactor& factor, const void* coefficients) {
   static_assert(std::same_as<T, Low> ? std::same_as<T, Gradient> : std::same_as<T, float> && sizeof(Low) == 2,
                 "distx::fused_update: master weights are float, of bfloat16 or float16");
   for (const auto& piece : pieces) {
@@ -55,7 +54,7 @@ void update(CudaStreamRef stream, const Optimizer& optimizer,
   const auto kernel = update_slot<Optimizer, T, Low, Gradient>;
   if (kernel == nullptr) [[unlikely]]
     no_update_kernel<Optimizer, T, Low, Gradient>();
-  kernel(stream, optimizer, pieces, factor, coefficients);
+  kernel(stream, pieces, factor, coefficients);
 }
 
 }  // namespace cuda::detail
@@ -67,14 +66,13 @@ namespace detail {
 ///
 /// Each piece has the bits of `scale(stream, gradient, factor)` followed by `fused_update` of that piece; with masters,
 /// of `cast` of the gradient to float, `scale`, `fused_update` and `cast` of the masters to Low.
-/// @param coefficients  if not null, where in the GPU's memory the kernels read `optimizer.coefficients` of each piece
-///   that is not empty, whenever they run; the pieces' steps are not used
+/// @param coefficients  if not null, where in the GPU's memory the kernels read the coefficients of each piece that is
+///   not empty, whenever they run, in place of the pieces' own
 /// @throws InvalidArgument if the lengths of a piece's arrays differ
 template <ElementwiseOptimizer Optimizer, FloatingElement T, FloatingElement Low, FloatingElement Gradient>
-void fused_update(CudaStreamRef stream, const Optimizer& optimizer,
-                  std::span<const UpdatePiece<Cuda, Optimizer, T, Low, Gradient>> pieces,
+void fused_update(CudaStreamRef stream, std::span<const UpdatePiece<Cuda, Optimizer, T, Low, Gradient>> pieces,
                   const GradientFactor& factor = {}, const void* coefficients = nullptr) {
-  cuda::detail::update(stream, optimizer, pieces, factor, coefficients);
+  cuda::detail::update(stream, pieces, factor, coefficients);
 }
 
 }  // namespace detail
@@ -92,8 +90,9 @@ template <ElementwiseOptimizer Optimizer, FloatingElement T>
 void fused_update(CudaStreamRef stream, const Optimizer& optimizer, const Step& step, Span<T, Cuda> weight,
                   std::type_identity_t<Span<const T, Cuda>> gradient,
                   const std::array<Span<accumulator_t<T>, Cuda>, Optimizer::states>& state) {
-  const cuda::detail::CudaPiece<Optimizer, T> piece{step, weight, gradient, state};
-  detail::fused_update(stream, optimizer, std::span(&piece, 1));
+  const cuda::detail::CudaPiece<Optimizer, T> piece{optimizer.template coefficients<accumulator_t<T>>(step), weight,
+                                                    gradient, state};
+  detail::fused_update(stream, std::span(&piece, 1));
 }
 
 /// The same, by the optimizer and the step of `step`, which the kernel reads in the GPU's memory, after at least one
@@ -102,9 +101,8 @@ template <ElementwiseOptimizer Optimizer, FloatingElement T>
 void fused_update(CudaStreamRef stream, const DeviceStep<Optimizer>& step, Span<T, Cuda> weight,
                   std::type_identity_t<Span<const T, Cuda>> gradient,
                   const std::array<Span<accumulator_t<T>, Cuda>, Optimizer::states>& state) {
-  const cuda::detail::CudaPiece<Optimizer, T> piece{Step{}, weight, gradient, state};
-  detail::fused_update(stream, step.optimizer(), std::span(&piece, 1), {},
-                       step.template coefficients<accumulator_t<T>>());
+  const cuda::detail::CudaPiece<Optimizer, T> piece{{}, weight, gradient, state};
+  detail::fused_update(stream, std::span(&piece, 1), {}, step.template coefficients<accumulator_t<T>>());
 }
 
 }  // namespace distx::inline DISTX_ABI

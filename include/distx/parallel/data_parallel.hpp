@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/memory/detail/captured_work.hpp"
 #include "distx/parallel/training_methods.hpp"
 
 namespace distx::inline DISTX_ABI {
@@ -118,41 +117,6 @@ class DataParallel : public TrainingMethods<false, Policies...> {
     requires(!std::same_as<std::remove_cvref_t<C>, DataParallel> && Communicator<C>)
   explicit DataParallel(C&&, Arguments&&...) {
     static_assert(!Communicator<C>, "distx::DataParallel: the communicator is a temporary; give it a name first");
-  }
-
-  /// Captures a step in a CUDA graph: `f()` enqueues the step, its forward and backward pass included, on `after` and
-  /// on streams that it orders after that one, and calls `step` once. `replay` runs it.
-  ///
-  /// Nothing runs, and no step is counted. `f` must not block the host, and must enqueue the same calls on every rank;
-  /// its arrays keep their addresses while the graph exists, until the next `capture` or the end of this object. If it
-  /// throws, the training cannot continue.
-  /// Learning rate and loss of the captured step are not used. Collective: every rank captures. Blocks the host.
-  /// @pre a step has been made without capture
-  /// @throws InvalidState at stage 3, with `.allow_unused`, `.skip_nonfinite`, `.guard_every`, scaled losses or
-  ///   Replicate, during a step, or if `f` does not make one step
-  /// @code
-  ///   training.capture([&] { forward_backward(input, stream); training.ready_after(stream, parameters);
-  ///                          training.step({.learning_rate = 0}, stream); }, stream);
-  ///   for (…) {
-  ///     copy(stream, input, batch);                         // into the captured array
-  ///     training.replay({.learning_rate = 3e-4}, stream);
-  ///   }
-  /// @endcode
-  void capture(const std::function<void()>& f, stream after, const here& location = here::current()) {
-    static_assert(detail::CapturedWork<space>::available,
-                  "distx::DataParallel: only steps on GPUs can be captured; add the policy On<Cuda>");
-    this->engine_->capture(f, after, location);
-  }
-  /// Enqueues the captured step, as one launch and one copy of the optimizer's coefficients. Collective: every rank
-  /// replays, between the same other steps.
-  ///
-  /// The weights have the bits that `step` would give them. Options are checked and compared, gradients that are not
-  /// finite are reported, and steps are counted, as by `step`. A rank that fails or does not replay causes a
-  /// TimeoutError on the others at the deadline. The flight record and decorators see one reduction per communicator
-  /// for each replay: two with Hybrid.
-  /// @throws InvalidState if no step is captured, or in a step; else as `step`
-  void replay(const StepOptions& options, stream after, const here& location = here::current()) {
-    this->engine_->replay(options, after, location);
   }
 
   /// Rebuilds the training on `comm` after ranks failed or joined. Call it again if another rank fails meanwhile.

@@ -5,7 +5,7 @@
 #include <source_location>
 #include <vector>
 
-#include "distx/parallel/segment.hpp"
+#include "distx/parallel/fragment.hpp"
 
 namespace distx::inline DISTX_ABI {
 
@@ -38,7 +38,7 @@ struct AverageValues;
 template <MemorySpace Space>
 class ExponentialAverage {
   using Engine = detail::TrainingEngine<Space>;
-  using Segments = std::vector<Segment<Space>>;
+  using Fragments = std::vector<Fragment<Space>>;
 
  public:
   using stream = typename Space::stream;
@@ -60,11 +60,11 @@ class ExponentialAverage {
 
    private:
     friend class ExponentialAverage;
-    scope(Engine& engine, Segments segments, stream after);
+    scope(Engine& engine, Fragments fragments, stream after);
     void copy_kept(bool keep);
 
     Engine* engine_;
-    Segments segments_;
+    Fragments fragments_;
     std::shared_ptr<detail::TrackedBytes<Space>> kept_;
     std::shared_ptr<void> token_;  // null after a move
     [[no_unique_address]] stream after_;
@@ -80,7 +80,7 @@ class ExponentialAverage {
 
   ExponentialAverage(detail::TrainingCalls<Space>& engine, double decay, stream after, const here& location);
 
-  /// Calls f(segment, mean) for what this rank updates.
+  /// Calls f(fragment, mean) for what this rank updates.
   template <class F>
   void each(F&& f);
 

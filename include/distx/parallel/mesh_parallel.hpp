@@ -2,7 +2,6 @@
 #pragma once
 #include "distx/core/detail/revoke_on_exception.hpp"
 #include "distx/core/detail/shortest.hpp"
-#include "distx/memory/detail/captured_work.hpp"
 #include "distx/parallel/detail/engine/checks/check_training.hpp"
 #include "distx/parallel/detail/engine/checks/consistency.hpp"
 #include "distx/parallel/tensor_gradient.hpp"
@@ -175,18 +174,6 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
     return all;
   }
 
-  /// Captures the step that `f` makes in a CUDA graph, on the mesh's stream. Collective over the mesh. Gradients that
-  /// are Partial, and layers that communicate, are captured with it. @see DataParallel::capture
-  void capture(const std::function<void()>& f, const here& location = here::current()) {
-    static_assert(detail::CapturedWork<space>::available,
-                  "distx::MeshParallel: only steps on GPUs can be captured; add the policy On<Cuda>");
-    this->engine_->capture(f, mesh_.stream, location);
-  }
-  /// Enqueues the captured step on the mesh's stream. Collective over the mesh. @see DataParallel::replay
-  void replay(const StepOptions& options, const here& location = here::current()) {
-    this->engine_->replay(options, mesh_.stream, location);
-  }
-
   /// Begins to keep copies of the state in `copies`, and continues from those that are there: of an earlier training,
   /// which a loss of ranks has ended and which is destroyed, of the same model on another mesh. Collective over the
   /// mesh and the pipeline, before the first step. Load a checkpoint after it, whenever it returns 0.
@@ -225,8 +212,10 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
   /// `.offset` is in this rank's part of that weight; of `state`, each array's part is a box of the whole array.
   /// `for_each_full_weight` gathers one weight at a time over all axes of the mesh, row-major, and is collective over
   /// the mesh; of a pipeline, it passes the weights of this rank's stages. Of an average, each rank has the values that
-  /// it updates.
+  /// it updates. `capture` and `replay` are collective over the mesh: gradients that are Partial, and layers that
+  /// communicate, are captured with the step.
   /// @{
+  using Methods::capture;
   using Methods::count_activations;
   using Methods::ema;
   using Methods::evaluate;
@@ -239,6 +228,7 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
   using Methods::owned;
   using Methods::reduce_gradients;
   using Methods::release;
+  using Methods::replay;
   using Methods::skipped_steps;
   using Methods::state;
   using Methods::step;
@@ -260,19 +250,19 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
     guarded(mesh_, stages, [&] {
       constexpr detail::AxisSet others = ((1U << MeshT::axes) - 1) & ~(1U << MeshT::template index_of<Data>());
       // Shares the mesh, whose communicators and stream the engine uses until its end.
-      detail::MeshPart<space> part{
+      detail::TrainingMesh<space> over{
           .revoke = [kept = MeshT(mesh), &state = mesh_](const std::string& message) { state.revoke(message); }};
       if (stages != nullptr) {
         check_stages(*stages, options, location);
-        part.stages.emplace(stages->share());
-        part.revoke = [of_mesh = std::move(part.revoke),
+        over.stages.emplace(stages->share());
+        over.revoke = [of_mesh = std::move(over.revoke),
                        along = std::make_shared<AnyCommunicator<space>>(stages->share())](const std::string& message) {
           of_mesh(message);
           along->revoke(message);
         };
       }
       for (const auto& entry : detail::TensorAccess::entries(parameters)) {
-        auto& listed = part.parameters.emplace_back(entry);
+        auto& listed = over.parameters.emplace_back(entry);
         for (std::size_t axis = 0; axis < MeshT::axes; ++axis)
           if ((others & ~entry.cutting) >> axis & 1U)
             listed.part.first = listed.part.first && mesh.coordinates()[axis] == 0;
@@ -281,13 +271,13 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
         for (auto& name : detail::state_names<Optimizer>(entry.rows > 0)) listed.arrays.push_back(std::move(name));
       }
       if constexpr (others != 0) {
-        part.across.emplace(mesh_.over(others).share());
-        part.whole.emplace(mesh_.world.share());
+        over.across.emplace(mesh_.over(others).share());
+        over.whole.emplace(mesh_.world.share());
       }
-      part.optimizer = detail::describe_optimizer(optimizer);
-      part.by_norms = NormOptimizer<Optimizer>;
-      part.matrices = detail::matrix_transform<space>(optimizer);
-      detail::join_mesh(*this->engine_, std::move(part));
+      over.optimizer = detail::describe_optimizer(optimizer);
+      over.by_norms = NormOptimizer<Optimizer>;
+      over.matrices = detail::matrix_transform<space>(optimizer);
+      detail::join_mesh(*this->engine_, std::move(over));
     });
   }
   template <class MeshT, class Optimizer>

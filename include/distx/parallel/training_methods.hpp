@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/core/detail/revocation_reason.hpp"
+#include "distx/memory/detail/captured_work.hpp"
 #include "distx/parallel/detail/engine/engine_interface.hpp"
 #include "distx/parallel/detail/training_access.hpp"
 #include "distx/parallel/detail/training_arguments.hpp"
@@ -195,13 +196,50 @@ class TrainingMethods {
     engine_->gather_weights(on(after), location);
   }
 
+  /// Captures a step in a CUDA graph: `f()` enqueues the step, its forward and backward pass included, on `after` and
+  /// on streams that it orders after that one, and calls `step` once. `replay` runs it.
+  ///
+  /// Nothing runs, and no step is counted. CUDA cannot capture its default stream. `f` must not block the host, and
+  /// must enqueue the same calls on every rank; its arrays keep their addresses while the graph exists, until the next
+  /// `capture` or the end of this object. If it throws, the training cannot continue. Learning rate and loss of the
+  /// captured step are not used. Collective: every rank captures. Blocks the host.
+  /// @pre a step has been made without capture
+  /// @throws InvalidState at stage 3, with `.allow_unused`, `.skip_nonfinite`, `.guard_every`, scaled losses or
+  ///   Replicate, during a step, or if `f` does not make one step
+  /// @code
+  ///   training.capture([&] { forward_backward(input, stream); training.ready_after(stream, parameters);
+  ///                          training.step({.learning_rate = 0}, stream); }, stream);
+  ///   for (…) {
+  ///     copy(stream, input, batch);                         // into the captured array
+  ///     training.replay({.learning_rate = 3e-4}, stream);
+  ///   }
+  /// @endcode
+  void capture(const std::function<void()>& f, const std::optional<stream>& after = {},
+               const here& location = here::current()) {
+    static_assert(detail::CapturedWork<space>::available,
+                  "distx: capture: only steps on GPUs can be captured; add the policy On<Cuda>");
+    engine_->capture(f, on(after), location);
+  }
+  /// Enqueues the captured step, as one launch and one copy of the optimizer's coefficients. Collective: every rank
+  /// replays, between the same other steps.
+  ///
+  /// The weights have the bits that `step` would give them. Options are checked and compared, gradients that are not
+  /// finite are reported, and steps are counted, as by `step`. A rank that fails or does not replay causes a
+  /// TimeoutError on the others at the deadline. The flight record and decorators see one reduction per communicator
+  /// for each replay: two with Hybrid.
+  /// @throws InvalidState if no step is captured, or in a step; else as `step`
+  void replay(const StepOptions& options, const std::optional<stream>& after = {},
+              const here& location = here::current()) {
+    engine_->replay(options, on(after), location);
+  }
+
   /// Returns what this rank has to update between `reduce_gradients` and `gather_weights`, for custom update kernels in
   /// place of `update_weights`.
   ///
-  /// A segment is part of one parameter. At stages 1 to 3 the segments of all ranks partition the weights; at stage 0
+  /// A fragment is part of one parameter. At stages 1 to 3 the fragments of all ranks partition the weights; at stage 0
   /// every rank has all of them. At stage 3, write the weights before the next `unshard`.
   /// @throws InvalidState before `reduce_gradients`
-  [[nodiscard]] std::vector<Segment<space>> owned(const here& location = here::current()) {
+  [[nodiscard]] std::vector<Fragment<space>> owned(const here& location = here::current()) {
     return engine_->owned(location);
   }
 

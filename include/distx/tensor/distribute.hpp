@@ -28,7 +28,7 @@ void broadcast_sizes(MeshStateIn<Space>& mesh, Extents<Rank>& sizes, int root, c
   } else {
     const auto there = buffer_on<std::uint64_t, Space>(mesh.stream, words.size(), uninitialized);
     copy(mesh.stream, there.span(), Span<const std::uint64_t>(words));
-    make_behind(mesh.world, Broadcast<std::uint64_t, Space>{there.span(), root, location}, mesh.stream);
+    execute_after(mesh.world, Broadcast<std::uint64_t, Space>{there.span(), root, location}, mesh.stream);
     copy(mesh.stream, Span<std::uint64_t>(words), there.span());
     mesh.stream.synchronize();
   }
@@ -53,10 +53,10 @@ void scatter_boxes(MeshStateIn<Space>& mesh, const Sharding& sharding, Span<cons
     packed = buffer_on<std::byte, Space>(mesh.stream, total * width, uninitialized);
     pack_boxes(mesh.stream, packed.data(), whole.bytes(), sharding.whole(), boxes, width);
   }
-  make_behind(mesh.world,
-              Scatter<AnyElement, Space>{Span<const AnyElement, Space>(packed.data(), total, part.type(), width), part,
-                                         root, counts, location},
-              mesh.stream);
+  execute_after(mesh.world,
+                Scatter<AnyElement, Space>{Span<const AnyElement, Space>(packed.data(), total, part.type(), width),
+                                           part, root, counts, location},
+                mesh.stream);
 }
 
 /// Of the ranks that hold the same box, the one with the root's coordinates on the replicated axes sends it.
@@ -86,11 +86,11 @@ void gather_boxes(MeshStateIn<Space>& mesh, const Sharding& sharding, Span<const
     }
     packed = buffer_on<std::byte, Space>(mesh.stream, total * width, uninitialized);
   }
-  make_behind(mesh.world,
-              Gather<AnyElement, Space>{sends(mesh.coordinates) ? part : part.subspan(0, 0),
-                                        Span<AnyElement, Space>(packed.data(), total, part.type(), width), root, counts,
-                                        location},
-              mesh.stream);
+  execute_after(mesh.world,
+                Gather<AnyElement, Space>{sends(mesh.coordinates) ? part : part.subspan(0, 0),
+                                          Span<AnyElement, Space>(packed.data(), total, part.type(), width), root,
+                                          counts, location},
+                mesh.stream);
   unpack_boxes(mesh.stream, whole.bytes(), sharding.whole(), packed.data(), boxes, width);
 }
 

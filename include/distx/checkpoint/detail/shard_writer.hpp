@@ -59,9 +59,9 @@ class ShardWriter {
   /// @throws CheckpointError
   [[nodiscard]] std::vector<ManifestFile> write(const Descriptor& folder, const std::filesystem::path& path, int rank,
                                                 std::uint64_t step) {
-    std::vector<std::vector<PieceToWrite>*> used;
-    for (auto& pieces : files_)
-      if (!pieces.empty()) used.push_back(&pieces);
+    std::vector<std::vector<TensorToWrite>*> used;
+    for (auto& tensors : files_)
+      if (!tensors.empty()) used.push_back(&tensors);
     std::vector<ManifestFile> written;
     for (std::size_t k = 0; k < used.size(); ++k)
       written.push_back(write_file(folder, path, name_of(rank, k, used.size()), *used[k], step));
@@ -70,7 +70,7 @@ class ShardWriter {
   }
 
  private:
-  struct PieceToWrite {
+  struct TensorToWrite {
     SafetensorsTensor tensor;
     Shape offsets;
     std::span<const std::byte> bytes;
@@ -97,30 +97,30 @@ class ShardWriter {
            number(files) + ".safetensors";
   }
   [[nodiscard]] static ManifestFile write_file(const Descriptor& folder, const std::filesystem::path& path,
-                                               const std::string& name, std::vector<PieceToWrite>& pieces,
+                                               const std::string& name, std::vector<TensorToWrite>& tensors,
                                                std::uint64_t step) {
-    std::vector<SafetensorsTensor> tensors;
-    sort_for_alignment(pieces, &PieceToWrite::tensor);
+    std::vector<SafetensorsTensor> listed;
+    sort_for_alignment(tensors, &TensorToWrite::tensor);
     nlohmann::json sharding = nlohmann::json::object(), checksums = nlohmann::json::object();
-    for (const auto& piece : pieces) {
-      sharding[piece.tensor.name] = {{offsets_key, piece.offsets}};
-      checksums[piece.tensor.name] = checksum(piece.bytes);
-      tensors.push_back(piece.tensor);
+    for (const auto& each : tensors) {
+      sharding[each.tensor.name] = {{offsets_key, each.offsets}};
+      checksums[each.tensor.name] = checksum(each.bytes);
+      listed.push_back(each.tensor);
     }
-    const std::string header = make_header(tensors, {{"format", "pt"},
-                                                     {"DCP_VERSION", "1.0"},
-                                                     {sharding_key, sharding.dump()},
-                                                     {checksums_key, checksums.dump()},
-                                                     {step_key, std::to_string(step)}});
+    const std::string header = make_header(listed, {{"format", "pt"},
+                                                    {"DCP_VERSION", "1.0"},
+                                                    {sharding_key, sharding.dump()},
+                                                    {checksums_key, checksums.dump()},
+                                                    {step_key, std::to_string(step)}});
     NewFile file(folder.native_handle(), name, path / name);
     file.write(std::as_bytes(std::span(header)));
-    for (const auto& piece : pieces) file.write(piece.bytes);
+    for (const auto& each : tensors) file.write(each.bytes);
     file.finish();
-    const std::uint64_t data = tensors.empty() ? 0 : tensors.back().end;
+    const std::uint64_t data = listed.empty() ? 0 : listed.back().end;
     return {name, header.size() + data, checksum(header)};
   }
 
-  std::vector<std::vector<PieceToWrite>> files_;
+  std::vector<std::vector<TensorToWrite>> files_;
   std::vector<Buffer<std::byte, Host>> copies_;
 };
 

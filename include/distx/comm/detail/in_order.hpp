@@ -58,7 +58,7 @@ void make_in_order(C& comm, const Call& call, typename C::space::stream stream) 
 }
 /// Makes a call after the work enqueued on the stream, and waits for it.
 template <class C, class Call>
-void make_behind(C& comm, const Call& call, typename C::space::stream stream) {
+void execute_after(C& comm, const Call& call, typename C::space::stream stream) {
   if constexpr (done_at_return<typename C::space>)
     execute(comm, call);
   else

@@ -145,9 +145,8 @@ constexpr bool takes_rounded(std::index_sequence<I...>) {
 
 /// Enqueues pieces by tables of that many bytes.
 template <bool There, std::size_t Bytes, class Optimizer, class T, class Low, class Gradient>
-void enqueue_tables(CudaStreamRef stream, const Optimizer& optimizer,
-                    std::span<const CudaPiece<Optimizer, T, Low, Gradient>> pieces, const GradientFactor& factor,
-                    const void* coefficients) {
+void enqueue_tables(CudaStreamRef stream, std::span<const CudaPiece<Optimizer, T, Low, Gradient>> pieces,
+                    const GradientFactor& factor, const void* coefficients) {
   using A = accumulator_t<T>;
   constexpr int width = update_width<Optimizer, T>;
   constexpr std::size_t tile = tile_elements<width>;
@@ -165,9 +164,7 @@ void enqueue_tables(CudaStreamRef stream, const Optimizer& optimizer,
   for (const auto& piece : pieces) {
     if (piece.weight.empty()) continue;
     auto& arrays = table.pieces[table.count];
-    if (!There) arrays.coefficients = optimizer.template coefficients<A>(piece.step);
-    if constexpr (distx::detail::number_of_pass<Optimizer> == 2)
-      arrays.coefficients.factor = static_cast<A>(piece.factor);
+    if (!There) arrays.coefficients = piece.coefficients;
     arrays.weight = piece.weight.data();
     arrays.gradient = piece.gradient.data();
     arrays.low = piece.low.data();
@@ -187,9 +184,8 @@ void enqueue_tables(CudaStreamRef stream, const Optimizer& optimizer,
 }
 
 template <class Optimizer, class T, class Low, class Gradient>
-void enqueue_update(CudaStreamRef stream, const Optimizer& optimizer,
-                    std::span<const CudaPiece<Optimizer, T, Low, Gradient>> pieces, const GradientFactor& factor,
-                    const void* coefficients) {
+void enqueue_update(CudaStreamRef stream, std::span<const CudaPiece<Optimizer, T, Low, Gradient>> pieces,
+                    const GradientFactor& factor, const void* coefficients) {
   using A = accumulator_t<T>;
   static_assert(
       std::is_trivially_copyable_v<Optimizer> &&
@@ -203,7 +199,7 @@ void enqueue_update(CudaStreamRef stream, const Optimizer& optimizer,
                 "update(const Coefficients<T>&, V& weight, V gradient, V& state)");
   if constexpr (takes) {
     const auto by_tables = [&]<bool There, std::size_t Bytes>() {
-      enqueue_tables<There, Bytes>(stream, optimizer, pieces, factor, coefficients);
+      enqueue_tables<There, Bytes>(stream, pieces, factor, coefficients);
     };
     [[maybe_unused]] const bool few =
         pieces.size() <= PieceTable<Optimizer, T, Low, Gradient, small_table_bytes>::capacity;

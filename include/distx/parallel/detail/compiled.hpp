@@ -22,7 +22,7 @@
   DISTX_COMPILED template std::unique_ptr<TrainingCalls<Space>> make_engine<Space>(                                    \
       AnyCommunicator<Space>, std::vector<ParameterEntry<Space>>, const AnyOptimizer<Space>&, const TrainingPolicies&, \
       const DataParallelOptions&, const std::source_location&);                                                        \
-  DISTX_COMPILED template void join_mesh<Space>(TrainingCalls<Space>&, MeshPart<Space>);                               \
+  DISTX_COMPILED template void join_mesh<Space>(TrainingCalls<Space>&, TrainingMesh<Space>);                           \
   DISTX_COMPILED template std::uint64_t replicate<Space>(TrainingCalls<Space>&, KeptReplicas<Space>&,                  \
                                                          const std::source_location&);                                 \
   DISTX_COMPILED template class EngineOwner<Space>;                                                                    \

@@ -9,8 +9,8 @@ namespace distx::inline DISTX_ABI {
 namespace detail {
 
 template <MemorySpace Space>
-[[nodiscard]] std::size_t average_bytes(const Segment<Space>& segment) noexcept {
-  return round_up_to_lines(segment.weight.size() * size_of(state_type(segment.weight.type())));
+[[nodiscard]] std::size_t average_bytes(const Fragment<Space>& fragment) noexcept {
+  return round_up_to_lines(fragment.weight.size() * size_of(state_type(fragment.weight.type())));
 }
 
 }  // namespace detail
@@ -28,16 +28,16 @@ ExponentialAverage<Space>::ExponentialAverage(detail::TrainingCalls<Space>& call
   });
   average_->values.resize(engine.parameter_count());
   std::size_t bytes = 0;
-  each([&](const auto& segment, auto&) { bytes += detail::average_bytes(segment); });
+  each([&](const auto& fragment, auto&) { bytes += detail::average_bytes(fragment); });
   average_->memory = detail::allocate_tracked_local<Space>(engine.account(), observe::MemoryKind::optimizer, bytes);
   std::byte* at = average_->memory->span().data();
-  each([&](const auto& segment, auto& mean) {
-    const auto type = detail::state_type(segment.weight.type());
-    mean = {at, segment.weight.size(), type, size_of(type)};
-    at += detail::average_bytes(segment);
+  each([&](const auto& fragment, auto& mean) {
+    const auto type = detail::state_type(fragment.weight.type());
+    mean = {at, fragment.weight.size(), type, size_of(type)};
+    at += detail::average_bytes(fragment);
   });
   engine.ordered(after, [&] {
-    each([&](const auto& segment, auto& mean) { detail::cast_to<Space>(after, mean, segment.weight); });
+    each([&](const auto& fragment, auto& mean) { detail::cast_to<Space>(after, mean, fragment.weight); });
   });
   engine.add_average(average_);
 }
@@ -46,9 +46,9 @@ template <MemorySpace Space>
 void ExponentialAverage<Space>::update(const std::optional<stream>& given) {
   const stream after = given.value_or(after_);
   engine_->ordered(after, [&] {
-    each([&](const auto& segment, auto& mean) {
+    each([&](const auto& fragment, auto& mean) {
       detail::with_type(mean, [&]<class A>(Span<A, Space> to) {
-        detail::with_type(segment.weight, [&]<class T>(Span<T, Space> weights) {
+        detail::with_type(fragment.weight, [&]<class T>(Span<T, Space> weights) {
           mix(after, to, Span<const T, Space>(weights), decay_);
         });
       });
@@ -59,11 +59,11 @@ void ExponentialAverage<Space>::update(const std::optional<stream>& given) {
 template <MemorySpace Space>
 auto ExponentialAverage<Space>::swap_in(const std::optional<stream>& given, const here& location) -> scope {
   const stream after = given.value_or(after_);
-  Segments segments;
-  each([&](const auto& segment, auto&) { segments.push_back(segment); });
-  scope kept(*engine_, std::move(segments), after);
+  Fragments fragments;
+  each([&](const auto& fragment, auto&) { fragments.push_back(fragment); });
+  scope kept(*engine_, std::move(fragments), after);
   engine_->change_values(after, location, [&] {
-    each([&](const auto& segment, auto& mean) { detail::cast_to<Space>(after, segment.weight, mean); });
+    each([&](const auto& fragment, auto& mean) { detail::cast_to<Space>(after, fragment.weight, mean); });
   });
   return kept;
 }
@@ -72,14 +72,14 @@ template <MemorySpace Space>
 template <class F>
 void ExponentialAverage<Space>::each(F&& f) {
   engine_->shards().each_updated(
-      [&](const Segment<Space>& segment) { f(segment, average_->values[segment.parameter]); });
+      [&](const Fragment<Space>& fragment) { f(fragment, average_->values[fragment.parameter]); });
 }
 
 template <MemorySpace Space>
-ExponentialAverage<Space>::scope::scope(Engine& engine, Segments segments, stream after)
-    : engine_(&engine), segments_(std::move(segments)), token_(engine.swap_token()), after_(after) {
+ExponentialAverage<Space>::scope::scope(Engine& engine, Fragments fragments, stream after)
+    : engine_(&engine), fragments_(std::move(fragments)), token_(engine.swap_token()), after_(after) {
   std::size_t bytes = 0;
-  for (const auto& segment : segments_) bytes += detail::round_up_to_lines(segment.weight.size_bytes());
+  for (const auto& fragment : fragments_) bytes += detail::round_up_to_lines(fragment.weight.size_bytes());
   kept_ = detail::allocate_tracked_local<Space>(engine.account(), observe::MemoryKind::in_flight, bytes);
   engine.ordered(after, [&] { copy_kept(true); });
 }
@@ -94,9 +94,9 @@ ExponentialAverage<Space>::scope::~scope() {
 template <MemorySpace Space>
 void ExponentialAverage<Space>::scope::copy_kept(bool keep) {
   std::size_t begin = 0;
-  for (const auto& segment : segments_) {
-    const auto kept = kept_->span().subspan(begin, segment.weight.size_bytes());
-    const auto weight = detail::bytes_of(segment.weight);
+  for (const auto& fragment : fragments_) {
+    const auto kept = kept_->span().subspan(begin, fragment.weight.size_bytes());
+    const auto weight = detail::bytes_of(fragment.weight);
     copy(after_, keep ? kept : weight, keep ? weight : kept);
     begin += detail::round_up_to_lines(kept.size());
   }

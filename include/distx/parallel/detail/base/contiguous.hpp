@@ -53,8 +53,7 @@ constexpr auto contiguous(A& array) {
       if (array.innerStride() != 1 || (array.outerSize() > 1 && array.outerStride() != array.innerSize()))
         throw InvalidArgument(
             "the matrix is not contiguous: it is a block of another one; pass a matrix without gaps between its "
-            "columns "
-            "or rows",
+            "columns or rows",
             {.operation = "ref"});
     return Span<std::remove_pointer_t<decltype(array.data())>>(array.data(), static_cast<std::size_t>(array.size()));
   }

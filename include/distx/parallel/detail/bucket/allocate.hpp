@@ -214,14 +214,14 @@ template <MemorySpace Space>
   ShardDescription shard{type, policies.has_master(type), bucket.members.size(), {}, policies.part_of_model};
   for (const auto& buffer : bucket.buffers)
     for (std::size_t i = 0; i < buffer.updated.size(); ++i) {
-      const ShardPiece& piece = buffer.updated[i];
-      const auto& entry = entries[piece.entry];
+      const FragmentRange& range = buffer.updated[i];
+      const auto& entry = entries[range.entry];
       const std::size_t end = i + 1 < buffer.updated.size() ? buffer.updated[i + 1].at : buffer.begin + buffer.size;
-      const auto member = std::find(bucket.members.begin(), bucket.members.end(), piece.entry);
-      PieceDescription& of = shard.pieces.emplace_back();
+      const auto member = std::find(bucket.members.begin(), bucket.members.end(), range.entry);
+      FragmentDescription& of = shard.fragments.emplace_back();
       of.parameter = static_cast<std::size_t>(member - bucket.members.begin());
-      of.size = piece.size;
-      of.extent = end - piece.at;
+      of.size = range.size;
+      of.extent = end - range.at;
       if (optimizer.takes(entry.options)) of.matrix = {entry.options.rows, entry.size() / entry.options.rows};
     }
   return shard;

@@ -52,7 +52,7 @@ struct ParameterRange {
 };
 
 /// The part of one parameter that is in a rank's shard, in elements.
-struct ShardPiece {
+struct FragmentRange {
   std::size_t entry = 0;
   std::size_t offset = 0;  ///< in the parameter
   std::size_t at = 0;      ///< in the buffer
@@ -70,8 +70,8 @@ struct BucketLayout {
   [[nodiscard]] std::size_t bytes() const noexcept { return size * element_bytes; }
 
   /// Returns the parts of parameters in [begin, end), without padding.
-  [[nodiscard]] std::vector<ShardPiece> pieces(std::size_t begin, std::size_t end) const {
-    std::vector<ShardPiece> found;
+  [[nodiscard]] std::vector<FragmentRange> fragments(std::size_t begin, std::size_t end) const {
+    std::vector<FragmentRange> found;
     for (const auto& range : ranges) {
       const std::size_t from = std::max(begin, range.begin), to = std::min(end, range.begin + range.size);
       if (from < to) found.push_back({range.entry, from - range.begin, from, to - from});

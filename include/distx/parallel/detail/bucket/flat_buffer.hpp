@@ -3,9 +3,9 @@
 #include "distx/memory/detail/copy_pieces.hpp"
 #include "distx/parallel/detail/base/typed.hpp"
 #include "distx/parallel/detail/bucket/bucket_layout.hpp"
+#include "distx/parallel/fragment.hpp"
 #include "distx/parallel/hooks/gradient_hook.hpp"
 #include "distx/parallel/hooks/weight_hook.hpp"
-#include "distx/parallel/segment.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
 
@@ -44,8 +44,8 @@ struct FlatBuffer {
   bool packed = false;
   std::size_t begin = 0;  ///< [begin, begin + size) is updated by this rank: its shard, or everything at stage 0
   std::size_t size = 0;
-  std::vector<ShardPiece> kept{};     ///< the pieces of this rank's shard
-  std::vector<ShardPiece> updated{};  ///< the pieces that this rank updates
+  std::vector<FragmentRange> kept{};     ///< the fragments in this rank's shard
+  std::vector<FragmentRange> updated{};  ///< the fragments that this rank updates
 
   /// Returns the part of `whole`, as long as the buffer, that this rank updates.
   [[nodiscard]] Span<AnyElement, Space> own(Span<AnyElement, Space> whole) const noexcept {
@@ -93,12 +93,12 @@ struct FlatBuffer {
           {entries[range.entry].name, range.begin, range.size, entries[range.entry].options.rows});
     return shape;
   }
-  [[nodiscard]] Segment<Space> segment(const ShardPiece& piece,
-                                       const std::vector<ParameterEntry<Space>>& entries) const noexcept {
-    return {piece.entry, piece.offset,
-            separate_value_shard ? value_shard.subspan(piece.at - begin, piece.size)
-                                 : entries[piece.entry].value_now().subspan(piece.offset, piece.size),
-            reduced().subspan(piece.at - begin, piece.size)};
+  [[nodiscard]] Fragment<Space> fragment(const FragmentRange& range,
+                                         const std::vector<ParameterEntry<Space>>& entries) const noexcept {
+    return {range.entry, range.offset,
+            separate_value_shard ? value_shard.subspan(range.at - begin, range.size)
+                                 : entries[range.entry].value_now().subspan(range.offset, range.size),
+            reduced().subspan(range.at - begin, range.size)};
   }
 
   /// Gives owned parameters their parts of `value`, or none while it has no memory.

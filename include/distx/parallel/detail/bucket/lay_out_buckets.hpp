@@ -162,8 +162,8 @@ template <MemorySpace Space>
       }
       buffer.begin = stage == 0 ? 0 : layout.partition.begin(rank);
       buffer.size = stage == 0 ? layout.size : layout.partition.size(rank);
-      buffer.kept = layout.pieces(layout.partition.begin(rank), layout.partition.end(rank));
-      buffer.updated = layout.pieces(buffer.begin, buffer.begin + buffer.size);
+      buffer.kept = layout.fragments(layout.partition.begin(rank), layout.partition.end(rank));
+      buffer.updated = layout.fragments(buffer.begin, buffer.begin + buffer.size);
     }
   }
   return buckets;

@@ -30,7 +30,7 @@ using ParameterVisitor = std::function<void(const std::string&, Span<const AnyEl
 
 /// The mesh of a MeshParallel, for the training of this rank's parts.
 template <MemorySpace Space>
-struct MeshPart {
+struct TrainingMesh {
   std::vector<MeshParameter> parameters{};  ///< all of them, in order
   /// The ranks that hold the other stages of a pipeline, and those along the other axes. The norm of the gradients
   /// counts their parameters too, each once, where its part is `first`.
@@ -46,7 +46,7 @@ struct MeshPart {
   void (*add_empty)(TrainingState<Space>&, const std::vector<MeshParameter>&, std::size_t averages) = nullptr;
   /// Calls f(name, values) for each parameter with its whole values. Collective over `across`.
   /// @param part  returns this rank's values of the next parameter that is not empty
-  void (*pass_whole)(MeshPart& mesh, const std::function<Span<const AnyElement, Space>()>& part,
+  void (*pass_whole)(TrainingMesh& mesh, const std::function<Span<const AnyElement, Space>()>& part,
                      const ParameterVisitor<Space>& f, typename Space::stream after,
                      const std::source_location& location) = nullptr;
   /// @}
@@ -86,7 +86,7 @@ class TrainingCalls {
   virtual void update_weights(const StepOptions& options, stream after, const here& location) = 0;
   virtual void gather_weights(stream after, const here& location) = 0;
   /// Returns what this rank updates in this step.
-  [[nodiscard]] virtual std::vector<Segment<Space>> owned(const here& location) = 0;
+  [[nodiscard]] virtual std::vector<Fragment<Space>> owned(const here& location) = 0;
   /// Calls f(name, values) for every parameter with its whole values, in the order of the list.
   virtual void for_each_full_weight(const ParameterVisitor<Space>& f, stream after, const here& location) = 0;
   /// Ends the training; owned parameters keep whole weights.
@@ -128,7 +128,7 @@ template <MemorySpace Space>
 /// Makes the training one of parts of a model. Collective over `mesh.stages` and `mesh.across`. Not a virtual function,
 /// as the next ones, so that only programs that call it compile it.
 template <MemorySpace Space>
-void join_mesh(TrainingCalls<Space>& engine, MeshPart<Space> mesh);
+void join_mesh(TrainingCalls<Space>& engine, TrainingMesh<Space> mesh);
 
 /// Takes over the newest state of which copies are kept on any rank, if there is one, and begins to keep copies.
 /// Collective over all ranks of the training.

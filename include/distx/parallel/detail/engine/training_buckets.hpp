@@ -44,7 +44,8 @@ void set_initial_values(Buckets<Space>& buckets, const std::vector<ParameterEntr
       if (!buffer.gradient.empty()) state.gradient = buffer.gradient.subspan(range.begin, range.size);
     }
     synchronize_all<Space>();
-    if (comms.all().size() > 1) make_behind(comms.all(), Broadcast<AnyElement, Space>{values, root, location}, stream);
+    if (comms.all().size() > 1)
+      execute_after(comms.all(), Broadcast<AnyElement, Space>{values, root, location}, stream);
     if (sharded && !in_place) copy(stream, bytes_of(buffer.value_shard), bytes_of(buffer.own(values)));
   }
 }
@@ -56,8 +57,8 @@ void adopt_values(Buckets<Space>& buckets, const std::vector<ParameterEntry<Spac
     if (!bucket.trained) continue;
     std::size_t number = 0;
     for (const auto& buffer : bucket.buffers)
-      for (const auto& piece : buffer.updated)
-        bucket.update->adopt({}, number++, buffer.segment(piece, entries).weight);
+      for (const auto& range : buffer.updated)
+        bucket.update->adopt({}, number++, buffer.fragment(range, entries).weight);
   }
 }
 
@@ -102,8 +103,8 @@ class TrainingBuckets {
       account_->add(observe::MemoryKind::weights, entry.buffer ? 0 : entry.bytes());
       account_->add(observe::MemoryKind::gradients, entry.trained() ? entry.bytes() : 0);
       if (comms.all().size() > 1)
-        make_behind(comms.all(), Broadcast<AnyElement, Space>{entry.value, options.broadcast_from, context.location},
-                    typename Space::stream{});
+        execute_after(comms.all(), Broadcast<AnyElement, Space>{entry.value, options.broadcast_from, context.location},
+                      typename Space::stream{});
     }
     adopt_values(buckets_, entries);
     if (stage < 3) share_values(entries, comms, context.location);

@@ -36,7 +36,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
   }
   void request_gradient(const void* identity, stream after) override {
     const Guard on(device_);
-    try {
+    guard([&] {
       check(StepCall::gradient, "gradient", location_);
       calls_.enter(after);
       const std::size_t index = parameters_.index_of(identity, context("gradient", location_));
@@ -45,9 +45,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
       if (std::exchange(step.requested, true)) return order<Space>(step.zeroed_on, after);
       step.zeroed_on = after;
       fill(after, bytes_of(parameters_[index].gradient), std::byte{0});
-    } catch (...) {
-      end_and_rethrow();
-    }
+    });
   }
   void ready(const void* identity, stream after, const here& location) override {
     const Guard on(device_);
@@ -120,28 +118,25 @@ class TrainingEngine final : public TrainingCalls<Space> {
       } catch (const Error&) {
         reducer_.explain();
       }
-      std::optional<GradientFactor> factor;
       if (scaling_.inspects()) {
         reducer_.finish_all(after);
-        factor = scaling_.enqueue(parameters_, shards_, comms_.reducing(), after, location);
-        if (!factor) inspect(is_finite(options.loss), after, location);
+        if (!scaling_.enqueue(parameters_, shards_, comms_.reducing(), after, location))
+          inspect(is_finite(options.loss), after, location);
       }
       await_readers("step", after, location);
       const bool together = shards_.update_together();
-      if (together) reducer_.finish_all(after);
-      if (together && !state_.skipped())
-        shards_.update_all(options, factor.value_or(GradientFactor{scaling_.factor()}), !factor, after, location);
       for (std::size_t i = 0; i < reducer_.count() && !state_.skipped() && !together; ++i) {
         if (!scaling_.inspects() && reducer_.in_one_pass(i)) {
           shards_.update_in_one_pass(i, options, after, location,
                                      [&](auto& update) { reducer_.finish(i, after, &update); });
         } else {
           reducer_.finish(i, after);
-          shards_.update(i, options, factor.value_or(GradientFactor{scaling_.factor()}), !factor, after, location);
+          shards_.update(i, options, scaling_.factor(), after, location);
         }
         shards_.start_gather(i, after, location);
       }
       reducer_.finish_all(after);
+      if (together && !state_.skipped()) shards_.update_all(options, scaling_.factor(), after, location);
       end_step(after, location);
     });
   }
@@ -167,10 +162,10 @@ class TrainingEngine final : public TrainingCalls<Space> {
       note(options, context("update_weights", location));
       if (!state_.skipped() && scaling_.skips_loss(is_finite(options.loss), comms_, location)) state_.skip();
       await_readers("update_weights", after, location);
-      if (shards_.update_together() && !state_.skipped())
-        shards_.update_all(options, {scaling_.factor()}, true, after, location);
-      for (std::size_t i = 0; i < reducer_.count() && !state_.skipped() && !shards_.update_together(); ++i)
-        shards_.update(i, options, {scaling_.factor()}, true, after, location);
+      const bool together = shards_.update_together();
+      for (std::size_t i = 0; i < reducer_.count() && !state_.skipped() && !together; ++i)
+        shards_.update(i, options, scaling_.factor(), after, location);
+      if (together && !state_.skipped()) shards_.update_all(options, scaling_.factor(), after, location);
       state_.updated();
     });
   }
@@ -180,14 +175,14 @@ class TrainingEngine final : public TrainingCalls<Space> {
       end_step(after, location);
     });
   }
-  [[nodiscard]] std::vector<Segment<Space>> owned(const here& location) override {
+  [[nodiscard]] std::vector<Fragment<Space>> owned(const here& location) override {
     return guard([&] {
       check(StepCall::owned, "owned", location);
-      std::vector<Segment<Space>> segments;
-      if (!state_.skipped()) segments = shards_.segments(scaling_.factor());
+      std::vector<Fragment<Space>> fragments;
+      if (!state_.skipped()) fragments = shards_.fragments(scaling_.factor().value);
       if (!present_.empty())
-        for (auto& segment : segments) segment.parameter = present_[segment.parameter];
-      return segments;
+        for (auto& fragment : fragments) fragment.parameter = present_[fragment.parameter];
+      return fragments;
     });
   }
   void for_each_full_weight(const ParameterVisitor<Space>& f, stream after, const here& location) override {
@@ -273,7 +268,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
 
   /// @name Not virtual: for MeshParallel, Replicate and ExponentialAverage, which few programs use
   /// @{
-  void join_mesh(MeshPart<Space> mesh);
+  void join_mesh(TrainingMesh<Space> mesh);
   std::uint64_t replicate(KeptReplicas<Space>& kept, const here& location);
   /// Runs `change`, which changes what this rank updates, and gathers the weights of all ranks.
   template <class F>
@@ -319,11 +314,11 @@ class TrainingEngine final : public TrainingCalls<Space> {
   void make_call(StepCall which, const char* operation, stream after, const here& location, void* body,
                  void (*run)(void*));
   /// Throws the error of the last step that the GPU has found since.
-  void settle(const here& location) { scaling_.settle(parameters_, context("step", location)); }
+  void check_last_step(const here& location) { scaling_.check_last_step(parameters_, context("step", location)); }
   /// Rethrows the revocation that is being handled; if it follows from gradients of the last step that are not finite,
   /// as every rank finds for itself, throws the error of that step.
   [[noreturn]] void explain_revocation(const here& location) {
-    guard([&] { settle(location); });
+    guard([&] { check_last_step(location); });
     end_and_rethrow();
   }
   void check(StepCall which, const char* operation, const here& location) const {
@@ -343,7 +338,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
   }
   void check_resumable(StepCall which, const char* operation, const here& location) {
     check(which, operation, location);
-    guard([&] { settle(location); });
+    guard([&] { check_last_step(location); });
     check_no_gradients(operation, location);
     if (state_.swapped_in()) fail(StepFault::average_swapped_in, operation, location);
   }
@@ -470,7 +465,7 @@ class TrainingEngine final : public TrainingCalls<Space> {
   StepJoin<Space> join_{};
   StepOptionsCheck<Space> step_options_{};
   CallOrder<Space> calls_{};
-  MeshPart<Space> mesh_{};                       // empty without a mesh, as the next two
+  TrainingMesh<Space> mesh_{};                   // empty without a mesh, as the next two
   std::vector<std::size_t> present_{};           // the indices in the mesh's list of the parameters here
   std::vector<TensorPart> parts_{};              // of these
   std::int64_t steps_ = 0;                       // that have ended

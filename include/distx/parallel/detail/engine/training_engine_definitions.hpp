@@ -7,9 +7,9 @@
 
 namespace distx::inline DISTX_ABI::detail {
 
-/// MeshPart::pass_whole: the ranks add their parts of a parameter, each in an array of zeros, as integers.
+/// TrainingMesh::pass_whole: the ranks add their parts of a parameter, each in an array of zeros, as integers.
 template <MemorySpace Space>
-void pass_whole(MeshPart<Space>& mesh, const std::function<Span<const AnyElement, Space>()>& part,
+void pass_whole(TrainingMesh<Space>& mesh, const std::function<Span<const AnyElement, Space>()>& part,
                 const ParameterVisitor<Space>& f, typename Space::stream after, const std::source_location& location) {
   for (const auto& [name, type, empty, of, counted, sharded, trained, rows, arrays] : mesh.parameters) {
     Span<const AnyElement, Space> values(nullptr, 0, type, size_of(type));
@@ -93,7 +93,7 @@ bool TrainingEngine<Space>::has_spare_processor() {
 }
 
 template <MemorySpace Space>
-void TrainingEngine<Space>::join_mesh(MeshPart<Space> mesh) {
+void TrainingEngine<Space>::join_mesh(TrainingMesh<Space> mesh) {
   mesh_ = std::move(mesh);
   mesh_.add_empty = &add_empty<Space>;
   mesh_.pass_whole = &pass_whole<Space>;
@@ -150,7 +150,7 @@ void TrainingEngine<Space>::make_call(StepCall which, const char* operation, str
     capture_.check(which, after, context(operation, location));
     const flight::Label label({.step = steps_, .phase = operation});
     try {
-      settle(location);
+      check_last_step(location);
       calls_.enter(after);
       run(body);
       open_always_whole(after, location);
@@ -258,7 +258,7 @@ std::unique_ptr<TrainingCalls<Space>> make_engine(AnyCommunicator<Space> comm,
 }
 
 template <MemorySpace Space>
-void join_mesh(TrainingCalls<Space>& engine, MeshPart<Space> mesh) {
+void join_mesh(TrainingCalls<Space>& engine, TrainingMesh<Space> mesh) {
   static_cast<TrainingEngine<Space>&>(engine).join_mesh(std::move(mesh));
 }
 

@@ -8,8 +8,8 @@
 
 namespace distx::inline DISTX_ABI::detail {
 
-/// A piece of a parameter, as its optimizer sees it.
-struct PieceDescription {
+/// A fragment of a parameter, as its optimizer sees it.
+struct FragmentDescription {
   std::size_t parameter = 0;  ///< its index in the bucket
   std::size_t size = 0;
   std::size_t extent = 0;  ///< with the padding after it
@@ -21,7 +21,7 @@ struct ShardDescription {
   ElementType type{};
   bool master = false;         ///< has master weights in float
   std::size_t parameters = 0;  ///< of the bucket: the same on all ranks
-  std::vector<PieceDescription> pieces{};
+  std::vector<FragmentDescription> fragments{};
   bool together = false;  ///< whether it may be updated at the same time as the training's other shards
 };
 
@@ -56,39 +56,42 @@ class OptimizerWorkspace {
   TrackedMemory<Space> memory_;
 };
 
-/// The state of an optimizer for each piece, in A: master weights, if there are any, and then the optimizer's arrays.
+/// The state of an optimizer for each fragment, in A: master weights, if there are any, and then the optimizer's
+/// arrays.
 template <MemorySpace Space, class A>
 class ShardState {
  public:
-  /// @param states  states(piece) returns the number of arrays that the optimizer keeps of it
+  /// @param states  states(fragment) returns the number of arrays that the optimizer keeps of it
   template <class States>
   ShardState(const ShardDescription& shard, States&& states, const StateAllocator<Space>& allocate)
-      : pieces_(shard.pieces), masters_(shard.master ? 1 : 0) {
+      : fragments_(shard.fragments), masters_(shard.master ? 1 : 0) {
     std::size_t elements = 0;
-    for (auto& piece : pieces_) {
+    for (auto& fragment : fragments_) {
       begins_.push_back(elements);
       // On GPUs every array begins on a line, so that kernels move 16 bytes at once.
-      if constexpr (!HostAccessible<Space>) piece.extent = whole_lines(piece.extent);
-      elements += piece.extent * (masters_ + states(piece));
+      if constexpr (!HostAccessible<Space>) fragment.extent = whole_lines(fragment.extent);
+      elements += fragment.extent * (masters_ + states(fragment));
     }
     memory_ = allocate(elements * sizeof(A));
   }
 
-  [[nodiscard]] const PieceDescription& operator[](std::size_t piece) const noexcept { return pieces_[piece]; }
+  [[nodiscard]] const FragmentDescription& operator[](std::size_t fragment) const noexcept {
+    return fragments_[fragment];
+  }
   [[nodiscard]] bool has_master() const noexcept { return masters_ > 0; }
   /// @pre has_master()
-  [[nodiscard]] Span<A, Space> master(std::size_t piece) const noexcept { return array(piece, 0); }
+  [[nodiscard]] Span<A, Space> master(std::size_t fragment) const noexcept { return array(fragment, 0); }
   template <std::size_t N>
-  [[nodiscard]] std::array<Span<A, Space>, N> states(std::size_t piece) const noexcept {
+  [[nodiscard]] std::array<Span<A, Space>, N> states(std::size_t fragment) const noexcept {
     std::array<Span<A, Space>, N> all;
-    for (std::size_t s = 0; s < N; ++s) all[s] = array(piece, masters_ + s);
+    for (std::size_t s = 0; s < N; ++s) all[s] = array(fragment, masters_ + s);
     return all;
   }
 
-  /// Returns the k-th array of a piece.
-  [[nodiscard]] Span<A, Space> array(std::size_t piece, std::size_t k) const noexcept {
-    const auto& of = pieces_[piece];
-    return {reinterpret_cast<A*>(memory_->span().data()) + begins_[piece] + k * of.extent, of.size};
+  /// Returns the k-th array of a fragment.
+  [[nodiscard]] Span<A, Space> array(std::size_t fragment, std::size_t k) const noexcept {
+    const auto& of = fragments_[fragment];
+    return {reinterpret_cast<A*>(memory_->span().data()) + begins_[fragment] + k * of.extent, of.size};
   }
 
  private:
@@ -96,7 +99,7 @@ class ShardState {
     return round_up_to_lines(elements * sizeof(A)) / sizeof(A);
   }
 
-  std::vector<PieceDescription> pieces_;
+  std::vector<FragmentDescription> fragments_;
   std::vector<std::size_t> begins_;
   std::size_t masters_;
   TrackedMemory<Space> memory_;

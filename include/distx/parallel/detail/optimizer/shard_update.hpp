@@ -9,7 +9,7 @@
 #include "distx/comm/detail/in_order.hpp"
 #include "distx/memory/fixed_point.hpp"
 #include "distx/optim/detail/update_piece.hpp"
-#include "distx/parallel/segment.hpp"
+#include "distx/parallel/fragment.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
 
@@ -87,13 +87,15 @@ class SharedNorms {
   std::vector<ReducedPiece<Space>> pieces_{};  // not in the host's memory, with the numbers of their norms
 };
 
-/// The update of one piece of a shard in one step; it may overwrite the gradient.
+/// The update of one fragment of a shard in one step; it may overwrite the gradient.
 template <MemorySpace Space>
-struct PieceStep {
-  std::size_t piece = 0;  ///< its index in the shard
+struct FragmentStep {
+  std::size_t index = 0;  ///< in the shard
   Step step{};
-  Segment<Space> segment{};
+  Fragment<Space> fragment{};
 };
+template <MemorySpace Space>
+using FragmentSteps = std::vector<FragmentStep<Space>>;
 
 /// The phases of an update by norms of whole weights: after `direct` the ranks agree on the norms' largest elements,
 /// after `add` they sum their parts.
@@ -110,45 +112,45 @@ template <MemorySpace Space>
 class ShardUpdate {
  public:
   virtual ~ShardUpdate() = default;
-  /// Updates pieces. Collective over `comm` for an optimizer that needs norms.
+  /// Updates fragments. Collective over `comm` for an optimizer that needs norms.
   /// @param factor  multiplies the gradients
-  /// @param coefficients  if not null, where kernels read what `write_coefficients` has written for these pieces
+  /// @param coefficients  if not null, where kernels read what `write_coefficients` has written for these fragments
   /// @param comm  null if this rank has whole parameters
-  virtual void update(typename Space::stream stream, const std::vector<PieceStep<Space>>& pieces,
+  virtual void update(typename Space::stream stream, const FragmentSteps<Space>& fragments,
                       const GradientFactor& factor, const std::byte* coefficients, AnyCommunicator<Space>* comm,
                       const std::source_location& location) = 0;
   /// Makes a phase of an update by norms that several shards share; does nothing for other optimizers.
-  /// @param numbers  of the parameters of `pieces`; if there are none, their indices in the bucket
-  virtual void update_by_norms(NormPhase phase, typename Space::stream stream,
-                               const std::vector<PieceStep<Space>>& pieces, const GradientFactor& factor,
-                               SharedNorms<Space>& norms, const std::vector<NormNumber>& numbers) = 0;
+  /// @param numbers  of the parameters of `fragments`; if there are none, their indices in the bucket
+  virtual void update_by_norms(NormPhase phase, typename Space::stream stream, const FragmentSteps<Space>& fragments,
+                               const GradientFactor& factor, SharedNorms<Space>& norms,
+                               const std::vector<NormNumber>& numbers) = 0;
   /// Makes the first pass over a mesh's part of a matrix; does nothing for other optimizers.
   /// @return its direction, valid until the next call
-  virtual Span<AnyElement, Space> direct(typename Space::stream stream, const PieceStep<Space>& piece,
+  virtual Span<AnyElement, Space> direct(typename Space::stream stream, const FragmentStep<Space>& fragment,
                                          const GradientFactor& factor) = 0;
   /// Makes the second pass: updates the part along the direction that is transformed, times `scale_by`.
-  virtual void apply(typename Space::stream stream, const PieceStep<Space>& piece, Span<AnyElement, Space> direction,
-                     double scale_by) = 0;
+  virtual void apply(typename Space::stream stream, const FragmentStep<Space>& fragment,
+                     Span<AnyElement, Space> direction, double scale_by) = 0;
   /// Returns whether `update_by_operands` may be called instead, on the host.
   [[nodiscard]] virtual bool takes_operands() const noexcept = 0;
-  /// Averages all ranks' gradients of a part of a piece and updates that part, in one pass; stores no average.
-  /// @param begin  of the part, in elements of the piece
+  /// Averages all ranks' gradients of a part of a fragment and updates that part, in one pass; stores no average.
+  /// @param begin  of the part, in elements of the fragment
   /// @param gradients  where each rank's gradients of the part begin, in rank order
-  virtual void update_by_operands(const PieceStep<Space>& piece, std::size_t begin,
+  virtual void update_by_operands(const FragmentStep<Space>& fragment, std::size_t begin,
                                   std::span<const void* const> gradients, std::size_t count) = 0;
-  /// Returns the bytes of the optimizer's coefficients for one piece; 0 if the host takes part in updates.
+  /// Returns the bytes of the optimizer's coefficients for one fragment; 0 if the host takes part in updates.
   [[nodiscard]] virtual std::size_t coefficient_bytes() const noexcept = 0;
-  /// Writes the coefficients of pieces to the host's memory.
-  virtual void write_coefficients(const std::vector<PieceStep<Space>>& pieces, std::byte* to) const = 0;
-  /// Sets the first values of a piece's master weights.
-  virtual void adopt(typename Space::stream stream, std::size_t piece, Span<AnyElement, Space> weight) = 0;
+  /// Writes the coefficients of fragments to the host's memory.
+  virtual void write_coefficients(const FragmentSteps<Space>& fragments, std::byte* to) const = 0;
+  /// Sets the first values of a fragment's master weights.
+  virtual void adopt(typename Space::stream stream, std::size_t fragment, Span<AnyElement, Space> weight) = 0;
   /// Returns the names of the arrays that are kept for each weight: `master` first if there are master weights.
   /// @param has_rows  whether the parameter is declared as a matrix
   [[nodiscard]] virtual std::vector<std::string> array_names(bool has_rows) const = 0;
   /// Returns the element type of these arrays.
   [[nodiscard]] virtual ElementType array_type() const noexcept = 0;
-  /// Returns one of these arrays of a piece.
-  [[nodiscard]] virtual Span<AnyElement, Space> array(std::size_t piece, std::size_t k) const noexcept = 0;
+  /// Returns one of these arrays of a fragment.
+  [[nodiscard]] virtual Span<AnyElement, Space> array(std::size_t fragment, std::size_t k) const noexcept = 0;
 };
 
 }  // namespace distx::inline DISTX_ABI::detail

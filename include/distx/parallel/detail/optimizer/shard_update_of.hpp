@@ -76,13 +76,13 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
       : optimizer_(optimizer),
         parameters_(shard.parameters),
         state_(
-            shard, [](const PieceDescription& piece) { return states_of(piece); }, allocate),
+            shard, [](const FragmentDescription& fragment) { return states_of(fragment); }, allocate),
         workspace_(workspace) {
     std::size_t all = 0;
-    for (const auto& piece : shard.pieces) {
+    for (const auto& fragment : shard.fragments) {
       works_.push_back(all);
-      if (NormOptimizer<Optimizer> && directs_apart()) all += padded(piece.size);
-      workspace_->reserve(work_of(piece) * sizeof(A));
+      if (NormOptimizer<Optimizer> && directs_apart()) all += padded(fragment.size);
+      workspace_->reserve(work_of(fragment) * sizeof(A));
     }
     if constexpr (NormOptimizer<Optimizer>) {
       const std::size_t begin = workspace_->reserve(all * sizeof(A), shard.together) / sizeof(A);
@@ -90,44 +90,41 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
     }
   }
 
-  void update(stream after, const std::vector<PieceStep<Space>>& pieces, const GradientFactor& factor,
+  void update(stream after, const FragmentSteps<Space>& fragments, const GradientFactor& factor,
               [[maybe_unused]] const std::byte* coefficients, AnyCommunicator<Space>* comm,
               const std::source_location& location) override {
     if constexpr (NormOptimizer<Optimizer>) {
       SharedNorms<Space> norms(2 * parameters_);
-      update_by_norms(NormPhase::direct, after, pieces, factor, norms, {});
+      update_by_norms(NormPhase::direct, after, fragments, factor, norms, {});
       norms.agree(after, comm, location);
-      update_by_norms(NormPhase::add, after, pieces, factor, norms, {});
+      update_by_norms(NormPhase::add, after, fragments, factor, norms, {});
       norms.sum(after, comm, location);
-      update_by_norms(NormPhase::apply, after, pieces, factor, norms, {});
+      update_by_norms(NormPhase::apply, after, fragments, factor, norms, {});
     } else if constexpr (ElementwiseOptimizer<Optimizer>) {
-      by_elements(after, optimizer_, pieces, factor, coefficients);
+      by_elements(after, optimizer_, fragments, factor, coefficients);
     } else {
-      std::vector<PieceStep<Space>> others;
-      for (const auto& each : pieces) {
-        if (MatrixOptimizer<Optimizer> || state_[each.piece].matrix.size() > 0)
+      FragmentSteps<Space> others;  // for one launch
+      for (const auto& each : fragments) {
+        if (MatrixOptimizer<Optimizer> || state_[each.index].matrix.size() > 0)
           with_matrices([&](const auto& optimizer) { by_matrix(after, optimizer, each, factor); });
-        else if constexpr (is_mixed<Optimizer> && HostAccessible<Space>)
-          by_elements(after, optimizer_.others, each, factor.value);
         else
-          others.push_back(each);  // for one launch
+          others.push_back(each);
       }
-      if constexpr (is_mixed<Optimizer> && !HostAccessible<Space>)
-        by_elements(after, optimizer_.others, others, factor, nullptr);
+      if constexpr (is_mixed<Optimizer>) by_elements(after, optimizer_.others, others, factor, nullptr);
     }
   }
   void update_by_norms([[maybe_unused]] NormPhase phase, [[maybe_unused]] stream after,
-                       [[maybe_unused]] const std::vector<PieceStep<Space>>& pieces,
+                       [[maybe_unused]] const FragmentSteps<Space>& fragments,
                        [[maybe_unused]] const GradientFactor& factor, [[maybe_unused]] SharedNorms<Space>& norms,
                        [[maybe_unused]] const std::vector<NormNumber>& numbers) override {
     if constexpr (NormOptimizer<Optimizer>) {
-      if (phase == NormPhase::direct) directed_ = direct_all(after, optimizer_, pieces, factor);
+      if (phase == NormPhase::direct) directed_ = direct_all(after, optimizer_, fragments, factor);
       std::vector<double> trusts;
-      trusts.reserve(pieces.size());
-      for (std::size_t i = 0; i < pieces.size(); ++i) {
-        const auto& each = pieces[i];
-        const auto& piece = state_[each.piece];
-        const NormNumber at = numbers.empty() ? NormNumber{piece.parameter} : numbers[each.segment.parameter];
+      trusts.reserve(fragments.size());
+      for (std::size_t i = 0; i < fragments.size(); ++i) {
+        const auto& each = fragments[i];
+        const auto& fragment = state_[each.index];
+        const NormNumber at = numbers.empty() ? NormNumber{fragment.parameter} : numbers[each.fragment.parameter];
         const std::size_t of_weight = 2 * at.number, of_direction = of_weight + 1;
         if (phase == NormPhase::direct) {
           norms.look(after, of_weight, directed_[i].weight);
@@ -139,33 +136,34 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
           trusts.push_back(Optimizer::trust(norms.norm(of_weight), norms.norm(of_direction)));
         }
       }
-      if (phase == NormPhase::apply) apply_all(after, optimizer_, pieces, factor, directed_, trusts);
+      if (phase == NormPhase::apply) apply_all(after, optimizer_, fragments, factor, directed_, trusts);
     }
   }
-  Span<AnyElement, Space> direct(stream after, const PieceStep<Space>& each, const GradientFactor& factor) override {
+  Span<AnyElement, Space> direct(stream after, const FragmentStep<Space>& each, const GradientFactor& factor) override {
     Span<AnyElement, Space> direction;
     with_matrices(
         [&](const auto& optimizer) { direction = direct_all(after, optimizer, {each}, factor)[0].direction; });
     return direction;
   }
-  void apply(stream after, const PieceStep<Space>& each, Span<AnyElement, Space> direction, double scale_by) override {
+  void apply(stream after, const FragmentStep<Space>& each, Span<AnyElement, Space> direction,
+             double scale_by) override {
     with_matrices([&](const auto& optimizer) {
       Work part;
-      part.weight = {static_cast<T*>(each.segment.weight.data()), direction.size()};
+      part.weight = {static_cast<T*>(each.fragment.weight.data()), direction.size()};
       if constexpr (std::same_as<T, A>)
-        if (state_.has_master()) part.weight = state_.master(each.piece);
+        if (state_.has_master()) part.weight = state_.master(each.index);
       part.direction = {static_cast<A*>(direction.data()), direction.size()};
       apply_all(after, optimizer, {each}, {}, {part}, {scale_by});
     });
   }
   [[nodiscard]] bool takes_operands() const noexcept override { return in_one_pass && !state_.has_master(); }
-  void update_by_operands([[maybe_unused]] const PieceStep<Space>& piece, [[maybe_unused]] std::size_t begin,
+  void update_by_operands([[maybe_unused]] const FragmentStep<Space>& each, [[maybe_unused]] std::size_t begin,
                           [[maybe_unused]] std::span<const void* const> gradients,
                           [[maybe_unused]] std::size_t count) override {
     if constexpr (in_one_pass) {
-      auto states = state_.template states<Optimizer::states>(piece.piece);
+      auto states = state_.template states<Optimizer::states>(each.index);
       for (auto& state : states) state = state.subspan(begin, count);
-      average_and_update(optimizer_, piece.step, {static_cast<T*>(piece.segment.weight.data()) + begin, count},
+      average_and_update(optimizer_, each.step, {static_cast<T*>(each.fragment.weight.data()) + begin, count},
                          gradients, states);
     }
   }
@@ -175,19 +173,19 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
     else
       return sizeof(coefficients_t<Optimizer, A>);
   }
-  void write_coefficients([[maybe_unused]] const std::vector<PieceStep<Space>>& pieces,
+  void write_coefficients([[maybe_unused]] const FragmentSteps<Space>& fragments,
                           [[maybe_unused]] std::byte* to) const override {
     if constexpr (!HostAccessible<Space> && ElementwiseOptimizer<Optimizer>) {
-      for (const auto& each : pieces) {
-        if (each.segment.weight.empty()) continue;
+      for (const auto& each : fragments) {
+        if (each.fragment.weight.empty()) continue;
         const auto coefficients = optimizer_.template coefficients<A>(each.step);
         std::memcpy(to, &coefficients, sizeof(coefficients));
         to += sizeof(coefficients);
       }
     }
   }
-  void adopt(stream after, std::size_t piece, Span<AnyElement, Space> weight) override {
-    if (state_.has_master()) cast_to<Space>(after, state_.master(piece), weight);
+  void adopt(stream after, std::size_t fragment, Span<AnyElement, Space> weight) override {
+    if (state_.has_master()) cast_to<Space>(after, state_.master(fragment), weight);
   }
   [[nodiscard]] std::vector<std::string> array_names(bool has_rows) const override {
     auto names = state_names<Optimizer>(has_rows);
@@ -195,8 +193,8 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
     return names;
   }
   [[nodiscard]] ElementType array_type() const noexcept override { return element_type<A>; }
-  [[nodiscard]] Span<AnyElement, Space> array(std::size_t piece, std::size_t k) const noexcept override {
-    return state_.array(piece, k);
+  [[nodiscard]] Span<AnyElement, Space> array(std::size_t fragment, std::size_t k) const noexcept override {
+    return state_.array(fragment, k);
   }
 
  private:
@@ -205,7 +203,7 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
   /// Elements of 16-bit gradients that are converted at a time: few, to stay in the caches.
   static constexpr std::size_t block = 16384;
 
-  /// A piece of the weights, and where its direction is written: over the gradient if the types allow it.
+  /// A fragment of the weights, and where its direction is written: over the gradient if the types allow it.
   struct Work {
     Span<T, Space> weight;
     Span<const T, Space> gradient;
@@ -218,77 +216,80 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
     return HostAccessible<Space> ? size : round_up_to_lines(size * sizeof(A)) / sizeof(A);
   }
   [[nodiscard]] bool directs_apart() const noexcept { return state_.has_master() || !std::same_as<T, A>; }
-  [[nodiscard]] static std::size_t states_of(const PieceDescription& piece) noexcept {
+  [[nodiscard]] static std::size_t states_of(const FragmentDescription& fragment) noexcept {
     if constexpr (!is_mixed<Optimizer>)
       return Optimizer::states;
     else
-      return piece.matrix.size() > 0 ? decltype(Optimizer::matrices)::states : decltype(Optimizer::others)::states;
+      return fragment.matrix.size() > 0 ? decltype(Optimizer::matrices)::states : decltype(Optimizer::others)::states;
   }
-  /// Returns the elements of workspace that updating one piece takes.
-  [[nodiscard]] std::size_t work_of(const PieceDescription& piece) const {
+  /// Returns the elements of workspace that updating one fragment takes.
+  [[nodiscard]] std::size_t work_of(const FragmentDescription& fragment) const {
     if constexpr (NormOptimizer<Optimizer>) return 0;
-    if (piece.matrix.size() == 0) return HostAccessible<Space> && state_.has_master() ? std::min(block, piece.size) : 0;
-    const std::size_t direction = directs_apart() ? padded(piece.size) : 0;
+    if (fragment.matrix.size() == 0)
+      return HostAccessible<Space> && state_.has_master() ? std::min(block, fragment.size) : 0;
+    const std::size_t direction = directs_apart() ? padded(fragment.size) : 0;
     if constexpr (MatrixOptimizer<Optimizer>)
-      return direction + Optimizer::scratch(piece.matrix);
+      return direction + Optimizer::scratch(fragment.matrix);
     else if constexpr (is_mixed<Optimizer>)
-      return direction + decltype(Optimizer::matrices)::scratch(piece.matrix);
+      return direction + decltype(Optimizer::matrices)::scratch(fragment.matrix);
     else
       return 0;
   }
 
-  /// Returns a part of a piece; 16-bit gradients are converted into the workspace.
-  [[nodiscard]] Work work(stream after, const PieceStep<Space>& each, double factor, std::size_t workspace,
+  /// Returns a part of a fragment; 16-bit gradients are converted into the workspace.
+  [[nodiscard]] Work work(stream after, const FragmentStep<Space>& each, double factor, std::size_t workspace,
                           std::size_t begin, std::size_t size) const {
-    const auto& segment = each.segment;
+    const auto& fragment = each.fragment;
     Work work;
     if (directs_apart()) work.direction = workspace_->template of<A>(workspace, size);
     if (state_.has_master()) {
       if constexpr (std::same_as<T, A>) {
-        work.weight = state_.master(each.piece).subspan(begin, size);
+        work.weight = state_.master(each.index).subspan(begin, size);
         if constexpr (HostAccessible<Space>) {  // elsewhere the kernel converts and scales
-          cast_to<Space>(after, work.direction, segment.gradient.subspan(begin, size));
+          cast_to<Space>(after, work.direction, fragment.gradient.subspan(begin, size));
           if (factor != 1) scale(after, work.direction, factor);
         }
         work.gradient = work.direction;
       }
       return work;
     }
-    T* const gradient = static_cast<T*>(segment.gradient.data()) + begin;
-    work.weight = {static_cast<T*>(segment.weight.data()) + begin, size};
+    T* const gradient = static_cast<T*>(fragment.gradient.data()) + begin;
+    work.weight = {static_cast<T*>(fragment.weight.data()) + begin, size};
     work.gradient = Span<const T, Space>(gradient, size);
     if constexpr (std::same_as<T, A>) work.direction = {gradient, size};
     return work;
   }
-  void finish(stream after, const PieceStep<Space>& each, const Work& done, std::size_t begin) const {
-    if (state_.has_master()) cast_to<Space>(after, each.segment.weight.subspan(begin, done.weight.size()), done.weight);
+  void finish(stream after, const FragmentStep<Space>& each, const Work& done, std::size_t begin) const {
+    if (state_.has_master())
+      cast_to<Space>(after, each.fragment.weight.subspan(begin, done.weight.size()), done.weight);
   }
 
   template <class Elements>
-  void by_elements(stream after, const Elements& optimizer, const std::vector<PieceStep<Space>>& pieces,
+  void by_elements(stream after, const Elements& optimizer, const FragmentSteps<Space>& fragments,
                    const GradientFactor& factor, const std::byte* coefficients) const {
     if constexpr (HostAccessible<Space>) {
-      for (const auto& each : pieces) by_elements(after, optimizer, each, factor.value);
+      for (const auto& each : fragments) by_elements(after, optimizer, each, factor.value);
     } else {
-      in_one_launch(after, optimizer, pieces, factor, coefficients, [&](auto& piece, std::size_t i) {
-        piece.state = state_.template states<Elements::states>(pieces[i].piece);
+      in_one_launch<Elements>(after, fragments, factor, coefficients, [&](auto& piece, std::size_t i) {
+        piece.coefficients = optimizer.template coefficients<A>(fragments[i].step);
+        piece.state = state_.template states<Elements::states>(fragments[i].index);
       });
     }
   }
   template <class Elements>
-  void by_elements(stream after, const Elements& optimizer, const PieceStep<Space>& each, double factor) const {
-    const std::size_t size = state_[each.piece].size;
+  void by_elements(stream after, const Elements& optimizer, const FragmentStep<Space>& each, double factor) const {
+    const std::size_t size = state_[each.index].size;
     const std::size_t step = state_.has_master() ? block : size;
     for (std::size_t begin = 0; begin < size; begin += step) {
       const std::size_t count = std::min(step, size - begin);
-      auto states = state_.template states<Elements::states>(each.piece);
+      auto states = state_.template states<Elements::states>(each.index);
       for (auto& state : states) state = state.subspan(begin, count);
       Work part;
       if (state_.has_master())
         part = work(after, each, factor, 0, begin, count);
       else {
-        part.weight = {static_cast<T*>(each.segment.weight.data()), size};
-        part.gradient = {static_cast<const T*>(each.segment.gradient.data()), size};
+        part.weight = {static_cast<T*>(each.fragment.weight.data()), size};
+        part.gradient = {static_cast<const T*>(each.fragment.gradient.data()), size};
       }
       fused_update(after, optimizer, each.step, part.weight, part.gradient, states);
       finish(after, each, part, begin);
@@ -296,106 +297,105 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
   }
 
   /// Updates by a kernel that converts and scales gradients, and rounds masters to weights, while it updates.
-  /// @param set  set(piece, i) sets the states, and of a second pass the factor, of the i-th piece
+  /// @param set  set(piece, i) sets the coefficients and the states of the i-th piece
   template <class Elements, class Set>
-  void in_one_launch(stream after, const Elements& optimizer, const std::vector<PieceStep<Space>>& pieces,
-                     const GradientFactor& factor, const std::byte* coefficients, Set&& set) const {
-    if (pieces.empty()) return;
+  void in_one_launch(stream after, const FragmentSteps<Space>& fragments, const GradientFactor& factor,
+                     const std::byte* coefficients, Set&& set) const {
+    if (fragments.empty()) return;
     if constexpr (std::same_as<T, float>) {
       if (state_.has_master()) {
-        const auto& segment = pieces.front().segment;  // all of a bucket have the same types
-        return with_type(segment.weight, [&]<class Low>(Span<Low, Space>) {
+        const auto& fragment = fragments.front().fragment;  // all of a bucket have the same types
+        return with_type(fragment.weight, [&]<class Low>(Span<Low, Space>) {
           if constexpr (number_of_pass<Elements> == 2 && sizeof(Low) == 2)
-            launch<Low, Low>(after, optimizer, pieces, factor, coefficients, set);
+            launch<Elements, Low, Low>(after, fragments, factor, coefficients, set);
           else
-            with_type(segment.gradient, [&]<class Gradient>(Span<Gradient, Space>) {
+            with_type(fragment.gradient, [&]<class Gradient>(Span<Gradient, Space>) {
               if constexpr (sizeof(Low) == 2 && sizeof(Gradient) <= 4)
-                launch<Low, Gradient>(after, optimizer, pieces, factor, coefficients, set);
+                launch<Elements, Low, Gradient>(after, fragments, factor, coefficients, set);
             });
         });
       }
     }
-    launch<T, T>(after, optimizer, pieces, factor, coefficients, set);
+    launch<Elements, T, T>(after, fragments, factor, coefficients, set);
   }
-  template <class Low, class Gradient, class Elements, class Set>
-  void launch(stream after, const Elements& optimizer, const std::vector<PieceStep<Space>>& pieces,
-              const GradientFactor& factor, const std::byte* coefficients, Set&& set) const {
+  template <class Elements, class Low, class Gradient, class Set>
+  void launch(stream after, const FragmentSteps<Space>& fragments, const GradientFactor& factor,
+              const std::byte* coefficients, Set&& set) const {
     std::vector<UpdatePiece<Space, Elements, T, Low, Gradient>> all;
-    all.reserve(pieces.size());
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-      const auto& segment = pieces[i].segment;
-      const Span<Low, Space> weight(static_cast<Low*>(segment.weight.data()), segment.weight.size());
+    all.reserve(fragments.size());
+    for (std::size_t i = 0; i < fragments.size(); ++i) {
+      const auto& fragment = fragments[i].fragment;
+      const Span<Low, Space> weight(static_cast<Low*>(fragment.weight.data()), fragment.weight.size());
       auto& piece = all.emplace_back();
-      piece.step = pieces[i].step;
       if constexpr (std::same_as<T, Low>) {
         piece.weight = weight;
       } else {
-        piece.weight = state_.master(pieces[i].piece);
+        piece.weight = state_.master(fragments[i].index);
         piece.low = weight;
       }
       if constexpr (number_of_pass<Elements> == 2)
         piece.gradient = weight;  // which the second pass does not use
       else
-        piece.gradient = {static_cast<const Gradient*>(segment.gradient.data()), weight.size()};
+        piece.gradient = {static_cast<const Gradient*>(fragment.gradient.data()), weight.size()};
       set(piece, i);
     }
-    fused_update(after, optimizer, std::span<const UpdatePiece<Space, Elements, T, Low, Gradient>>(all), factor,
-                 coefficients);
+    fused_update(after, std::span<const UpdatePiece<Space, Elements, T, Low, Gradient>>(all), factor, coefficients);
   }
 
   template <class Matrices>
-  void by_matrix(stream after, const Matrices& optimizer, const PieceStep<Space>& each,
+  void by_matrix(stream after, const Matrices& optimizer, const FragmentStep<Space>& each,
                  const GradientFactor& factor) const {
-    const auto& piece = state_[each.piece];
+    const auto& fragment = state_[each.index];
     const std::vector<Work> whole = direct_all(after, optimizer, {each}, factor);
     const auto scratch =
-        workspace_->template of<A>(directs_apart() ? padded(piece.size) : 0, Matrices::scratch(piece.matrix));
-    constexpr bool transforms = requires { optimizer.transform(after, piece.matrix, whole[0].direction, scratch); };
+        workspace_->template of<A>(directs_apart() ? padded(fragment.size) : 0, Matrices::scratch(fragment.matrix));
+    constexpr bool transforms = requires { optimizer.transform(after, fragment.matrix, whole[0].direction, scratch); };
     static_assert(transforms,
                   "distx::DataParallel: the optimizer's transform does not accept this memory space's stream and "
                   "spans; make it a template over both");
     if constexpr (transforms)
       apply_all(after, optimizer, {each}, factor, whole,
-                {optimizer.transform(after, piece.matrix, whole[0].direction, scratch)});
+                {optimizer.transform(after, fragment.matrix, whole[0].direction, scratch)});
   }
-  /// Makes the first pass over pieces.
+  /// Makes the first pass over fragments.
   template <class Directing>
   [[nodiscard]] std::vector<Work> direct_all(stream after, const Directing& optimizer,
-                                             const std::vector<PieceStep<Space>>& pieces,
+                                             const FragmentSteps<Space>& fragments,
                                              const GradientFactor& factor) const {
     std::vector<Work> all;
-    all.reserve(pieces.size());
-    for (const auto& each : pieces) {
-      const Work part = work(after, each, factor.value, works_[each.piece], 0, state_[each.piece].size);
+    all.reserve(fragments.size());
+    for (const auto& each : fragments) {
+      const Work part = work(after, each, factor.value, works_[each.index], 0, state_[each.index].size);
       if constexpr (HostAccessible<Space>)
         fused_direction(after, optimizer, each.step, part.weight, part.gradient, part.direction,
-                        state_.template states<Directing::states>(each.piece));
+                        state_.template states<Directing::states>(each.index));
       all.push_back(part);
     }
     if constexpr (!HostAccessible<Space>)
-      in_one_launch(after, FirstPass<Directing>{optimizer}, pieces, factor, nullptr, [&](auto& piece, std::size_t i) {
+      in_one_launch<FirstPass<Directing>>(after, fragments, factor, nullptr, [&](auto& piece, std::size_t i) {
+        piece.coefficients = optimizer.template coefficients<A>(fragments[i].step);
         piece.state[0] = all[i].direction;
         for (std::size_t s = 0; s < Directing::states; ++s)
-          piece.state[1 + s] = state_.template states<Directing::states>(pieces[i].piece)[s];
+          piece.state[1 + s] = state_.template states<Directing::states>(fragments[i].index)[s];
       });
     return all;
   }
   /// Makes the second pass: updates the parts along their directions, times `factors`.
   template <class Directing>
-  void apply_all(stream after, const Directing& optimizer, const std::vector<PieceStep<Space>>& pieces,
+  void apply_all(stream after, const Directing& optimizer, const FragmentSteps<Space>& fragments,
                  const GradientFactor& factor, const std::vector<Work>& parts,
                  const std::vector<double>& factors) const {
     if constexpr (HostAccessible<Space>) {
-      for (std::size_t i = 0; i < pieces.size(); ++i) {
-        fused_apply(after, optimizer, pieces[i].step, factors[i], parts[i].weight, parts[i].direction);
-        finish(after, pieces[i], parts[i], 0);
+      for (std::size_t i = 0; i < fragments.size(); ++i) {
+        fused_apply(after, optimizer, fragments[i].step, factors[i], parts[i].weight, parts[i].direction);
+        finish(after, fragments[i], parts[i], 0);
       }
     } else {
-      in_one_launch(after, SecondPass<Directing>{optimizer, 1}, pieces, factor, nullptr,
-                    [&](auto& piece, std::size_t i) {
-                      piece.state[0] = parts[i].direction;
-                      piece.factor = factors[i];
-                    });
+      using Pass = SecondPass<Directing>;
+      in_one_launch<Pass>(after, fragments, factor, nullptr, [&](auto& piece, std::size_t i) {
+        piece.coefficients = Pass{optimizer, factors[i]}.template coefficients<A>(fragments[i].step);
+        piece.state[0] = parts[i].direction;
+      });
     }
   }
   /// Calls f with the optimizer of matrices, if there is one.
@@ -411,8 +411,8 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
   std::size_t parameters_;
   ShardState<Space, A> state_;
   std::shared_ptr<OptimizerWorkspace<Space>> workspace_;
-  std::vector<std::size_t> works_;  // where each piece's direction begins in the workspace
-  std::vector<Work> directed_{};    // of the pieces in an update by norms
+  std::vector<std::size_t> works_;  // where each fragment's direction begins in the workspace
+  std::vector<Work> directed_{};    // of the fragments in an update by norms
 };
 
 template <MemorySpace Space, ShardableOptimizer Optimizer>

@@ -49,7 +49,7 @@ class DivergenceGuard {
                  std::to_string(hash_of(values, after)));
     };
     if (sharded)
-      shards.each_kept([&](const auto& segment) { add(segment.parameter, segment.weight); });
+      shards.each_kept([&](const auto& fragment) { add(fragment.parameter, fragment.weight); });
     else
       for (std::size_t i = 0; i < parameters.size(); ++i)
         if (!parameters[i].buffer) add(i, parameters[i].value_now());

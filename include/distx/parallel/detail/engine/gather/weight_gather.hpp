@@ -53,11 +53,11 @@ class WeightGather {
       for (const auto& memory : bucket.memory) pending.keep(memory);
       if (owner != nullptr) pending.keep(owner);
     }
-    started_ = true;
+    in_flight_ = true;
   }
-  [[nodiscard]] bool started() const noexcept { return started_; }
+  [[nodiscard]] bool in_flight() const noexcept { return in_flight_; }
   void finish(Bucket<Space>& bucket, const Entries& entries, stream after) {
-    if (!std::exchange(started_, false)) return;
+    if (!std::exchange(in_flight_, false)) return;
     for (auto& pending : pending_) pending.wait(after);
     pending_.clear();
     for (auto& buffer : bucket.buffers) {
@@ -70,7 +70,7 @@ class WeightGather {
 
  private:
   std::vector<Pending<Space>> pending_;
-  bool started_ = false;
+  bool in_flight_ = false;
   bool exact_ = false;
 };
 

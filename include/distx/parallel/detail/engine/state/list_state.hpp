@@ -11,7 +11,6 @@
 
 namespace distx::inline DISTX_ABI::detail {
 
-/// Returns a training's counters.
 /// The values of an exponential average: of each parameter, the part that this rank updates.
 template <MemorySpace Space>
 struct AverageValues {
@@ -32,6 +31,7 @@ template <MemorySpace Space>
   return "exponential_average" + (k == 0 ? std::string() : std::to_string(k + 1));
 }
 
+/// Returns a training's counters.
 template <MemorySpace Space>
 [[nodiscard]] TrainingCounters counters_of(const ParameterStore<Space>& parameters, const LossScaler& scaler) {
   TrainingCounters counters{{}, scaler.scale(), scaler.finite_steps(), scaler.skipped()};
@@ -71,10 +71,10 @@ class StateLister {
           held_[range.entry].bucket = &bucket;
           held_[range.entry].buffer = &buffer;
         }
-        for (const auto& piece : buffer.kept) held_[piece.entry].kept = &piece;
-        for (const auto& piece : buffer.updated) {
-          held_[piece.entry].updated = &piece;
-          held_[piece.entry].number = number++;
+        for (const auto& range : buffer.kept) held_[range.entry].kept = &range;
+        for (const auto& range : buffer.updated) {
+          held_[range.entry].updated = &range;
+          held_[range.entry].number = number++;
         }
       }
     }
@@ -99,13 +99,13 @@ class StateLister {
   }
 
  private:
-  /// Where a parameter is, and the pieces of it that this rank has; null if there are none.
+  /// Where a parameter is, and the fragments of it that this rank has; null if there are none.
   struct Held {
     const Bucket<Space>* bucket = nullptr;
     const FlatBuffer<Space>* buffer = nullptr;
-    const ShardPiece* kept = nullptr;
-    const ShardPiece* updated = nullptr;
-    std::size_t number = 0;  // of the updated piece, in the bucket
+    const FragmentRange* kept = nullptr;
+    const FragmentRange* updated = nullptr;
+    std::size_t number = 0;  // of the updated fragment, in the bucket
   };
 
   [[nodiscard]] static Values none(ElementType type) noexcept { return {nullptr, 0, type, size_of(type)}; }
@@ -113,7 +113,7 @@ class StateLister {
   void add_weight(std::size_t index) {
     const auto& entry = entries_[index];
     const Held& held = held_[index];
-    const ShardPiece whole{index, 0, 0, entry.size()};
+    const FragmentRange whole{index, 0, 0, entry.size()};
     if (held.buffer == nullptr || !held.buffer->separate_value_shard)
       add(index, entry.name, &whole, entry.value_now());
     else
@@ -121,8 +121,8 @@ class StateLister {
           held.kept == nullptr ? none(entry.type())
                                : held.buffer->value_shard.subspan(held.kept->at - held.buffer->begin, held.kept->size));
   }
-  /// @param piece  the part of the parameter that `values` is; null if it is none
-  void add(std::size_t index, std::string name, const ShardPiece* piece, Values values) {
+  /// @param range  the part of the parameter that `values` is; null if it is none
+  void add(std::size_t index, std::string name, const FragmentRange* range, Values values) {
     const auto& entry = entries_[index];
     const std::size_t rows = entry.options.rows;
     auto& array = arrays_.emplace_back();
@@ -139,13 +139,13 @@ class StateLister {
       array.part_begin.resize(array.shape.size());
       array.part_shape = array.shape;
     }
-    if (piece == nullptr) return;
-    array.offset = piece->offset;
+    if (range == nullptr) return;
+    array.offset = range->offset;
     const auto share = share_of(index);
-    const std::size_t begin = std::max(share.first, piece->offset);
-    const std::size_t end = std::min(share.second, piece->offset + piece->size);
+    const std::size_t begin = std::max(share.first, range->offset);
+    const std::size_t end = std::min(share.second, range->offset + range->size);
     if (begin >= end) return;
-    array.share_begin = begin - piece->offset;
+    array.share_begin = begin - range->offset;
     array.share_size = end - begin;
   }
   /// Returns where this rank's share of a parameter begins and ends.

@@ -74,26 +74,11 @@ class Recovery {
     const StateLayout& from = *from_;
     const StateLayout to(comm, state, false, location);
     const auto ranks = static_cast<std::size_t>(comm.size()), self = static_cast<std::size_t>(comm.rank());
-    // Calls f(old rank, array, range) for all that new rank `source` sends to new rank `target`.
-    const auto each = [&](std::size_t source, std::size_t target, auto&& f) {
-      for (std::size_t old = 0; old < from.ranks(); ++old) {
-        if (sources_[old] != source) continue;
-        for (std::size_t array = 0; array < from.arrays(); ++array)
-          if (const auto common = from.range(old, array) & to.range(target, array); common.size > 0)
-            f(old, array, common);
-      }
-    };
-    const auto bytes_between = [&](std::size_t source, std::size_t target) {
-      std::size_t bytes = 0;
-      each(source, target,
-           [&](std::size_t, std::size_t array, const StateRange& range) { bytes += range.size * from.width(array); });
-      return bytes;
-    };
     std::vector<std::size_t> sent(ranks), received(ranks);
     std::size_t sent_bytes = 0, received_bytes = 0;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      sent_bytes += sent[rank] = bytes_between(self, rank);
-      received_bytes += received[rank] = bytes_between(rank, self);
+      sent_bytes += sent[rank] = bytes_moved(to, self, rank);
+      received_bytes += received[rank] = bytes_moved(to, rank, self);
     }
     const Buffer<std::byte, Space> out(sent_bytes, uninitialized), in(received_bytes, uninitialized);
     const typename Space::stream after{};
@@ -102,7 +87,7 @@ class Recovery {
       return StateRange{(range.begin - whole.begin) * from.width(array), range.size * from.width(array)};
     };
     for (std::size_t target = 0; target < ranks; ++target)
-      each(self, target, [&](std::size_t old, std::size_t array, const StateRange& range) {
+      each_moved(to, self, target, [&](std::size_t old, std::size_t array, const StateRange& range) {
         const auto [begin, size] = part(from.range(old, array), range, array);
         copy(after, out.span().subspan(at, size), replicas_->values(version_.number, old, array).subspan(begin, size));
         at += size;
@@ -111,7 +96,7 @@ class Recovery {
     all_to_all(comm, out.span(), in.span(), sent, received, location);
     at = 0;
     for (std::size_t source = 0; source < ranks; ++source)
-      each(source, self, [&](std::size_t, std::size_t array, const StateRange& range) {
+      each_moved(to, source, self, [&](std::size_t, std::size_t array, const StateRange& range) {
         const auto [begin, size] = part(to.range(self, array), range, array);
         copy(after, bytes_of(state.arrays[array].values).subspan(begin, size), in.span().subspan(at, size));
         at += size;
@@ -125,6 +110,23 @@ class Recovery {
     std::uint64_t version = 0, rank = 0, ranks = 0, holds = 0, committed = 0;
   };
 
+  /// Calls f(old rank, array, range) for all that new rank `source` sends to new rank `target`.
+  template <class F>
+  void each_moved(const StateLayout& to, std::size_t source, std::size_t target, F&& f) const {
+    for (std::size_t old = 0; old < from_->ranks(); ++old) {
+      if (sources_[old] != source) continue;
+      for (std::size_t array = 0; array < from_->arrays(); ++array)
+        if (const auto common = from_->range(old, array) & to.range(target, array); common.size > 0)
+          f(old, array, common);
+    }
+  }
+  [[nodiscard]] std::size_t bytes_moved(const StateLayout& to, std::size_t source, std::size_t target) const {
+    std::size_t bytes = 0;
+    each_moved(to, source, target, [&](std::size_t, std::size_t array, const StateRange& range) {
+      bytes += range.size * from_->width(array);
+    });
+    return bytes;
+  }
   /// The number of a version, and of the ranks that made it.
   using Key = std::pair<std::uint64_t, std::uint64_t>;
 

@@ -137,12 +137,12 @@ class Replicas {
     // A step that is only enqueued continues with half-averaged gradients if the communicator is revoked meanwhile.
     if constexpr (!done_at_return<Space>) await_all(comms, after, location);
     live_ = {++last_, steps, state.counters};
-    const auto pieces = pieces_of(state);
-    if (!whole_) exchange(*comms.front(), pieces, after, location);
+    const auto shares = shares_of(state);
+    if (!whole_) exchange(*comms.front(), shares, after, location);
     await_all(comms, after, location);
     next_ = 1 - next_;
     own_.version = 0;
-    pack(pieces, own_.memory->span(), 0, after);
+    pack(shares, own_.memory->span(), 0, after);
     after.synchronize();
     committed_ = std::move(live_);
     own_.version = committed_.number;
@@ -153,7 +153,7 @@ class Replicas {
   /// Keeps the state, which was complete when a commit failed. Local. @pre interrupted()
   void capture(const TrainingState<Space>& state, stream after) {
     fresh_.memory = allocate(layout_.bytes(rank_));
-    pack(pieces_of(state), fresh_.memory->span(), 0, after);
+    pack(shares_of(state), fresh_.memory->span(), 0, after);
     after.synchronize();
     fresh_.version = live_.number;
   }
@@ -184,7 +184,7 @@ class Replicas {
 
  private:
   static constexpr std::size_t chunk = std::size_t{1} << 20;  // bytes of one message
-  using Pieces = std::vector<Span<const std::byte, Space>>;
+  using Shares = std::vector<Span<const std::byte, Space>>;
 
   [[nodiscard]] TrackedMemory<Space> allocate(std::size_t bytes) const {
     return allocate_tracked_local<Space>(account_, observe::MemoryKind::replicas, bytes, uninitialized);
@@ -192,33 +192,33 @@ class Replicas {
   /// Returns after all ranks have entered this call: those of one communicator after those of the one before.
   static void await_all(const ReplicaCommunicators<Space>& comms, stream after, const here& location) {
     for (auto* const comm : comms)
-      if (comm->size() > 1) make_behind(*comm, calls::Barrier<Space>{location}, after);
+      if (comm->size() > 1) execute_after(*comm, calls::Barrier<Space>{location}, after);
   }
   [[nodiscard]] std::size_t before() const noexcept { return (rank_ + layout_.ranks() - 1) % layout_.ranks(); }
 
-  [[nodiscard]] Pieces pieces_of(const TrainingState<Space>& state) const {
-    Pieces pieces;
+  [[nodiscard]] Shares shares_of(const TrainingState<Space>& state) const {
+    Shares shares;
     for (std::size_t i = 0; i < state.arrays.size(); ++i) {
       const auto& array = state.arrays[i];
       const auto range = layout_.range(rank_, i);
       const std::size_t width = layout_.width(i);
       if (range.size > 0)
-        pieces.emplace_back(array.values.bytes() + (range.begin - array.offset) * width, range.size * width);
+        shares.emplace_back(array.values.bytes() + (range.begin - array.offset) * width, range.size * width);
     }
-    return pieces;
+    return shares;
   }
-  /// Copies the bytes of the pieces from `begin` on, until `to` is full.
-  static void pack(const Pieces& pieces, Span<std::byte, Space> to, std::size_t begin, stream after) {
-    std::size_t at = 0;  // of the piece
-    for (const auto& piece : pieces) {
-      const auto common = StateRange{at, piece.size()} & StateRange{begin, to.size()};
+  /// Copies the bytes of the shares from `begin` on, until `to` is full.
+  static void pack(const Shares& shares, Span<std::byte, Space> to, std::size_t begin, stream after) {
+    std::size_t at = 0;  // of the share
+    for (const auto& share : shares) {
+      const auto common = StateRange{at, share.size()} & StateRange{begin, to.size()};
       if (common.size > 0)
-        copy(after, to.subspan(common.begin - begin, common.size), piece.subspan(common.begin - at, common.size));
-      at += piece.size();
+        copy(after, to.subspan(common.begin - begin, common.size), share.subspan(common.begin - at, common.size));
+      at += share.size();
     }
   }
   /// Sends this rank's shares to the next rank, and receives those of the rank before it.
-  void exchange(AnyCommunicator<Space>& comm, const Pieces& pieces, stream after, const here& location) {
+  void exchange(AnyCommunicator<Space>& comm, const Shares& shares, stream after, const here& location) {
     Image& image = held_[next_];
     image.version = 0;
     const auto part = [](std::size_t bytes, std::size_t round) {
@@ -228,16 +228,16 @@ class Replicas {
       const auto sent = part(own_.memory->span().size(), round);
       const auto received = part(image.memory->span().size(), round);
       const auto out = chunk_->span().subspan(0, sent.size);
-      pack(pieces, out, sent.begin, after);
+      pack(shares, out, sent.begin, after);
       const auto in =
           received.size == 0 ? Span<std::byte, Space>() : image.memory->span().subspan(received.begin, received.size);
-      make_behind(comm,
-                  calls::SendReceive<std::byte, Space>{.send = {out.data(), out.size()},
-                                                       .to = static_cast<int>(holder_of(rank_, layout_.ranks())),
-                                                       .receive = in,
-                                                       .from = static_cast<int>(before()),
-                                                       .location = location},
-                  after);
+      execute_after(comm,
+                    calls::SendReceive<std::byte, Space>{.send = {out.data(), out.size()},
+                                                         .to = static_cast<int>(holder_of(rank_, layout_.ranks())),
+                                                         .receive = in,
+                                                         .from = static_cast<int>(before()),
+                                                         .location = location},
+                    after);
     }
     image.version = live_.number;
   }

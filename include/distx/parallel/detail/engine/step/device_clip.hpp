@@ -5,7 +5,7 @@
 namespace distx::inline DISTX_ABI::detail {
 
 /// Computes the norm of a step's gradients, and the factor that clips them, in a GPU's memory and in stream order: the
-/// host reads the result only when it settles the step.
+/// host reads the result only in a later call.
 ///
 /// The bits are those of `extent_of` and `norm_of`. That takes two passes over the gradients: the largest magnitude
 /// determines the unit of the fixed-point sum. With a unit derived from an earlier step, bits would depend on that
@@ -15,7 +15,7 @@ template <MemorySpace Space>
 class DeviceClip {
  public:
   using stream = typename Space::stream;
-  using Gradients = std::vector<Segment<Space>>;
+  using Gradients = std::vector<Fragment<Space>>;
 
   explicit DeviceClip(std::size_t parameters)
       : parameters_(parameters), there_(parameters + fixed), here_(parameters + fixed) {}
@@ -27,7 +27,7 @@ class DeviceClip {
                const std::vector<bool>& counted, const Gradients& gradients, double clip_norm, stream after,
                const std::source_location& location) {
     std::vector<ReducedPiece<Space>> pieces;
-    for (const auto& segment : gradients) pieces.push_back({segment.gradient, segment.parameter});
+    for (const auto& fragment : gradients) pieces.push_back({fragment.gradient, fragment.parameter});
     fill(after, Span<std::byte, Space>(reinterpret_cast<std::byte*>(there_.data()), there_.size() * sizeof(double)),
          std::byte{0});
     const auto each = numbers().first(parameters_), most = numbers().subspan(parameters_, 1);
@@ -64,7 +64,7 @@ class DeviceClip {
   [[nodiscard]] const double* factor() const noexcept { return &result().data()->factor; }
   /// Whether `norm` is that of the last step.
   [[nodiscard]] bool used() const noexcept { return used_; }
-  /// Whether the last step is not settled.
+  /// Whether the result of the last step was not read yet.
   [[nodiscard]] bool pending() const noexcept { return pending_; }
   /// Returns the norm of the last step; infinity if a gradient was not finite. Blocks the host until it is known.
   [[nodiscard]] double norm() const {
@@ -73,7 +73,7 @@ class DeviceClip {
   }
   /// Waits for the result of the last step, if it is not known yet, and returns what was found and where it was
   /// clipped.
-  [[nodiscard]] std::pair<GradientExtent, std::source_location> settle() {
+  [[nodiscard]] std::pair<GradientExtent, std::source_location> result_of_last_step() {
     wait();
     pending_ = false;
     GradientExtent extent{here_[parameters_]};

@@ -19,11 +19,11 @@ struct GradientExtent {
   static constexpr std::size_t none = ~std::size_t{0};
 };
 
-/// Returns the largest magnitude of each segment's gradient, or infinity where it is not finite. Blocks the host.
+/// Returns the largest magnitude of each fragment's gradient, or infinity where it is not finite. Blocks the host.
 template <MemorySpace Space>
 [[nodiscard]] std::vector<double> magnitudes_of([[maybe_unused]] AnyCommunicator<Space>& comm,
                                                 typename Space::stream stream,
-                                                const std::vector<Segment<Space>>& gradients) {
+                                                const std::vector<Fragment<Space>>& gradients) {
   std::vector<double> all(gradients.size());
   if constexpr (HostAccessible<Space>) {
     for (std::size_t i = 0; i < all.size(); ++i)
@@ -39,16 +39,16 @@ template <MemorySpace Space>
   return all;
 }
 
-/// Returns the sum of the squares of all segments' gradients. Blocks the host.
+/// Returns the sum of the squares of all fragments' gradients. Blocks the host.
 /// @pre `largest` is at least the largest magnitude of all
 template <MemorySpace Space>
 [[nodiscard]] FixedPointSum squares_of([[maybe_unused]] AnyCommunicator<Space>& comm, typename Space::stream stream,
-                                       const std::vector<Segment<Space>>& gradients, double largest) {
+                                       const std::vector<Fragment<Space>>& gradients, double largest) {
   FixedPointSum total;
   if constexpr (HostAccessible<Space>) {
     const int exponent = FixedPointSum::exponent_for(largest);
-    for (const auto& segment : gradients)
-      total += with_type(segment.gradient, [&](auto values) { return fixed_point_squares(stream, values, exponent); });
+    for (const auto& fragment : gradients)
+      total += with_type(fragment.gradient, [&](auto values) { return fixed_point_squares(stream, values, exponent); });
   } else {
     const auto most = buffer_on<double, Space>(stream, 1, uninitialized);
     copy(stream, most.span(), Span<const double>(&largest, 1));
@@ -74,7 +74,7 @@ inline constexpr double magnitude_of_not_finite = std::numeric_limits<double>::i
 /// @param finite_loss  if false on a rank, the largest magnitude is `magnitude_of_not_finite`
 template <MemorySpace Space>
 [[nodiscard]] GradientExtent extent_of(AnyCommunicator<Space>& comm, typename Space::stream stream,
-                                       const std::vector<Segment<Space>>& gradients, bool finite_loss,
+                                       const std::vector<Fragment<Space>>& gradients, bool finite_loss,
                                        std::size_t parameters, const std::source_location& location) {
   double found[2] = {finite_loss ? 0 : magnitude_of_not_finite,
                      0};  // the magnitude; the number of parameters from the first that is not finite on
@@ -109,7 +109,7 @@ template <MemorySpace Space>
 /// @pre all are finite
 template <MemorySpace Space>
 [[nodiscard]] double norm_of(AnyCommunicator<Space>& comm, std::vector<AnyCommunicator<Space>>& others,
-                             typename Space::stream stream, const std::vector<Segment<Space>>& gradients,
+                             typename Space::stream stream, const std::vector<Fragment<Space>>& gradients,
                              double largest, const std::source_location& location) {
   if (largest == 0) return 0;
   FixedPointSum total = squares_of<Space>(comm, stream, gradients, largest);

@@ -238,45 +238,47 @@ class GradientReducer {
     Reduction& reduction = reductions_[started_];
     reduction.ready_on.before(after);
     reduction.ready_on.clear();
-    for (auto& buffer : bucket.buffers) {
-      if (tree_.used() && !tree_.keeps())
-        reduction.exchanged.push_back(buffer.exchanged == 0 ? PoolAllocation<Space>()
-                                                            : borrow(buffer.exchanged_bytes(), after));
-      if (!buffer.converts()) continue;
-      reduction.converted.push_back(borrow(buffer.converted_bytes(), after));
-      buffer.converted = {reduction.converted.back().span().data(), buffer.layout.size, buffer.communication_type,
-                          size_of(buffer.communication_type)};
-    }
+    for (auto& buffer : bucket.buffers) take_memory(buffer, reduction, after);
     ++started_;
     if (!moves_) return;
-    if (reduction.deferred) {
-      for (auto& buffer : bucket.buffers) buffer.pack_gradients(after, entries_);
-      return;
+    for (std::size_t i = 0; i < bucket.buffers.size(); ++i) {
+      bucket.buffers[i].pack_gradients(after, entries_);
+      if (!reduction.deferred) start(bucket, i, reduction, after);
     }
+    if (!reduction.deferred && (!overlap_ || tree_.keeps())) finish(started_ - 1, after);
+  } catch (const Error&) {
+    explain();
+  }
+  /// Takes memory for what a reduction sends and receives, where that is not the gradients'.
+  void take_memory(FlatBuffer<Space>& buffer, Reduction& reduction, stream after) {
+    if (tree_.used() && !tree_.keeps())
+      reduction.exchanged.push_back(buffer.exchanged == 0 ? PoolAllocation<Space>()
+                                                          : borrow(buffer.exchanged_bytes(), after));
+    if (!buffer.converts()) return;
+    reduction.converted.push_back(borrow(buffer.converted_bytes(), after));
+    buffer.converted = {reduction.converted.back().span().data(), buffer.layout.size, buffer.communication_type,
+                        size_of(buffer.communication_type)};
+  }
+  /// Starts the reduction of one of a bucket's buffers, or makes it.
+  void start(const Bucket<Space>& bucket, std::size_t index, Reduction& reduction, stream after) {
+    const auto& buffer = bucket.buffers[index];
     auto& comm = comms_.reducing();
     const auto make = [&](const auto& call) {
       overlap_ ? keep(reduction, bucket, comm.start(call, after)) : make_in_order(comm, call, after);
     };
-    for (std::size_t i = 0; i < bucket.buffers.size(); ++i) {
-      auto& buffer = bucket.buffers[i];
-      buffer.pack_gradients(after, entries_);
-      if (buffer.converts()) cast_to(after, buffer.converted, buffer.gradient);
-      if (tree_.used()) {
-        tree_.add(buffer, after);
-        if (tree_.keeps() || comm.size() == 1) continue;
-        make(tree_.exchange(buffer, reduction.exchanged[i], order_, location));
-      } else if (buffer.hook != nullptr) {
-        run_hook(buffer);
-      } else if (policies_.stage == 0) {
-        make(AllReduce<AnyElement, AnyOp, Space>{buffer.sent(), buffer.received(adds_),
-                                                 average_of(buffer.communication_type), location});
-      } else {
-        make(reduce_scatter(buffer, nullptr));
-      }
+    if (buffer.converts()) cast_to(after, buffer.converted, buffer.gradient);
+    if (tree_.used()) {
+      tree_.add(buffer, after);
+      if (!tree_.keeps() && comm.size() > 1)
+        make(tree_.exchange(buffer, reduction.exchanged[index], order_, location_));
+    } else if (buffer.hook != nullptr) {
+      run_hook(buffer);
+    } else if (policies_.stage == 0) {
+      make(AllReduce<AnyElement, AnyOp, Space>{buffer.sent(), buffer.received(adds_),
+                                               average_of(buffer.communication_type), location_});
+    } else {
+      make(reduce_scatter(buffer, nullptr));
     }
-    if (!overlap_ || tree_.keeps()) finish(started_ - 1, after);
-  } catch (const Error&) {
-    explain();
   }
 
   void run_hook([[maybe_unused]] const FlatBuffer<Space>& buffer) {

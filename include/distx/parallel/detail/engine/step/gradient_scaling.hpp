@@ -12,7 +12,7 @@ class GradientScaling {
  public:
   using stream = typename Space::stream;
   using here = std::source_location;
-  using Gradients = std::vector<Segment<Space>>;
+  using Gradients = std::vector<Fragment<Space>>;
 
   /// @param scales_loss  whether some parameter of float16 has master weights
   GradientScaling(const DataParallelOptions& options, bool scales_loss) : options_(options) {
@@ -33,8 +33,8 @@ class GradientScaling {
   [[nodiscard]] bool inspects() const noexcept { return measures() || weight_ != 1; }
   /// Multiplies the gradients of this step.
   void weigh(double weight) noexcept { weight_ = weight; }
-  /// What gradients are multiplied by in this step.
-  [[nodiscard]] double factor() const noexcept { return factor_; }
+  /// What multiplies gradients in this step: all of them after `enqueue`; after `apply` those that are scaled late.
+  [[nodiscard]] const GradientFactor& factor() const noexcept { return factor_; }
   /// The norm of the last step's gradients before they were clipped. Blocks the host until it is known.
   [[nodiscard]] double norm() const {
     if constexpr (!HostAccessible<Space>)
@@ -45,19 +45,17 @@ class GradientScaling {
   [[nodiscard]] LossScaler& scaler() noexcept { return scaler_; }
 
   /// Enqueues the clipping of the reduced gradients, if that needs no decision of the host's. Collective.
-  /// @return the factor of all gradients, or nothing: then `apply` inspects them
-  [[nodiscard]] std::optional<GradientFactor> enqueue(const ParameterStore<Space>& parameters,
-                                                      const OptimizerShards<Space>& shards,
-                                                      AnyCommunicator<Space>& comm, stream after,
-                                                      const std::source_location& location) {
+  /// @return false if `apply` is to inspect them instead
+  [[nodiscard]] bool enqueue(const ParameterStore<Space>& parameters, const OptimizerShards<Space>& shards,
+                             AnyCommunicator<Space>& comm, stream after, const here& location) {
     if constexpr (!HostAccessible<Space>) {
       if (!skips() && options_.clips() && weight_ == 1) {
         make_device(parameters.size());
         device_->enqueue(comm, others_, counts_, gradients_of(parameters, shards), options_.clip_norm, after, location);
-        return GradientFactor{.there = device_->factor()};
+        factor_.there = device_->factor();
       }
     }
-    return {};
+    return factor_.there != nullptr;
   }
   /// Allocates what a captured step uses. @pre the losses are not scaled
   void begin_capture(std::size_t parameters) {
@@ -75,10 +73,10 @@ class GradientScaling {
   }
   /// Throws the error of the last step that was enqueued.
   /// @throws NonFiniteError on every rank if its gradients were not finite
-  void settle(const ParameterStore<Space>& parameters, ErrorContext context) {
+  void check_last_step(const ParameterStore<Space>& parameters, ErrorContext context) {
     if constexpr (!HostAccessible<Space>) {
       if (!device_ || !device_->pending()) return;
-      const auto [extent, location] = device_->settle();
+      const auto [extent, location] = device_->result_of_last_step();
       context.location = location;
       if (!is_finite(extent.largest)) fail(parameters, extent, context);
     }
@@ -103,16 +101,19 @@ class GradientScaling {
   [[nodiscard]] bool apply(const ParameterStore<Space>& parameters, const OptimizerShards<Space>& shards,
                            TrainingCommunicators<Space>& comms, bool finite_loss, stream after,
                            const ErrorContext& context) {
-    factor_ = weight_;
+    factor_.value = weight_;
     if (measures() && !measure(parameters, shards, comms, finite_loss, after, context)) return false;
-    if (factor_ == 1) return true;
-    shards.each_updated([&](const auto& segment) {
-      if (!shards.scales_late(segment))
-        with_type(segment.gradient, [&](auto values) { scale(after, values, factor_); });
+    if (factor_.value == 1) return true;
+    shards.each_updated([&](const auto& fragment) {
+      if (!shards.scales_late(fragment))
+        with_type(fragment.gradient, [&](auto values) { scale(after, values, factor_.value); });
     });
     return true;
   }
-  void begin_step() noexcept { factor_ = weight_ = 1; }
+  void begin_step() noexcept {
+    factor_ = {};
+    weight_ = 1;
+  }
 
  private:
   [[nodiscard]] bool measures() const noexcept { return options_.clips() || skips(); }
@@ -132,7 +133,7 @@ class GradientScaling {
                                       finite_loss || !options_.skip_nonfinite, parameters.size(), context.location);
     const bool finite = extent.not_finite == GradientExtent::none && is_finite(extent.largest);
     extent.largest = largest_of(others_, finite ? extent.largest : magnitude_of_not_finite, context.location);
-    factor_ = weight_ / scaler_.scale();
+    factor_.value = weight_ / scaler_.scale();
     if (!finite || !is_finite(extent.largest)) {
       if (!skips()) fail(parameters, extent, context);
       scaler_.not_finite();
@@ -147,8 +148,8 @@ class GradientScaling {
   [[nodiscard]] static Gradients gradients_of(const ParameterStore<Space>& parameters,
                                               const OptimizerShards<Space>& shards) {
     Gradients gradients;
-    shards.each_kept([&](const auto& segment) {
-      if (!parameters.steps()[segment.parameter].skipped) gradients.push_back(segment);
+    shards.each_kept([&](const auto& fragment) {
+      if (!parameters.steps()[fragment.parameter].skipped) gradients.push_back(fragment);
     });
     return gradients;
   }
@@ -163,16 +164,16 @@ class GradientScaling {
   }
   void clip(Gradients& gradients, double largest, AnyCommunicator<Space>& comm, stream after,
             const std::source_location& location) {
-    if (!others_.empty()) std::erase_if(gradients, [&](const auto& segment) { return !counts_[segment.parameter]; });
-    norm_ = norm_of(comm, others_, after, gradients, largest, location) * factor_;
-    if (norm_ > options_.clip_norm) factor_ *= options_.clip_norm / norm_;
+    if (!others_.empty()) std::erase_if(gradients, [&](const auto& fragment) { return !counts_[fragment.parameter]; });
+    norm_ = norm_of(comm, others_, after, gradients, largest, location) * factor_.value;
+    if (norm_ > options_.clip_norm) factor_.value *= options_.clip_norm / norm_;
   }
 
   DataParallelOptions options_;
   LossScaler scaler_;
   std::vector<AnyCommunicator<Space>> others_{};
   std::vector<bool> counts_{};
-  double factor_ = 1;
+  GradientFactor factor_{};
   double weight_ = 1;
   double norm_ = 0;
   std::shared_ptr<DeviceClip<Space>> device_{};  // null until the first step that needs it, and in host memory

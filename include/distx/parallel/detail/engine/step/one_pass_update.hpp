@@ -10,9 +10,9 @@ template <MemorySpace Space>
 class OnePassUpdate final : public OperandConsumer {
  public:
   /// Borrows both until the last reduction of the bucket is complete.
-  void begin(const Bucket<Space>& bucket, const std::vector<PieceStep<Space>>& pieces) {
+  void begin(const Bucket<Space>& bucket, const FragmentSteps<Space>& fragments) {
     bucket_ = &bucket;
-    pieces_ = &pieces;
+    fragments_ = &fragments;
     consumed_.assign(bucket.buffers.size(), false);
   }
   /// Takes the gradients of one of the bucket's buffers next.
@@ -25,11 +25,11 @@ class OnePassUpdate final : public OperandConsumer {
   void consume(std::size_t begin, std::span<const void* const> operands, std::size_t count) override {
     consumed_[buffer_] = true;
     const auto& buffer = bucket_->buffers[buffer_];
-    for (const auto& each : *pieces_) {
-      if (each.piece < first_ || each.piece >= first_ + buffer.updated.size()) continue;
-      const ShardPiece& piece = buffer.updated[each.piece - first_];
-      const std::size_t at = piece.at - buffer.begin;
-      const std::size_t from = std::max(begin, at), to = std::min(begin + count, at + piece.size);
+    for (const auto& each : *fragments_) {
+      if (each.index < first_ || each.index >= first_ + buffer.updated.size()) continue;
+      const FragmentRange& range = buffer.updated[each.index - first_];
+      const std::size_t at = range.at - buffer.begin;
+      const std::size_t from = std::max(begin, at), to = std::min(begin + count, at + range.size);
       if (from >= to) continue;
       gradients_.clear();
       for (const void* const operand : operands)
@@ -37,19 +37,19 @@ class OnePassUpdate final : public OperandConsumer {
       bucket_->update->update_by_operands(each, from - at, gradients_, to - from);
     }
   }
-  /// Returns whether the gradients of a piece were consumed; if not, the reduction has stored them.
-  [[nodiscard]] bool consumed(std::size_t piece) const noexcept {
+  /// Returns whether the gradients of a fragment were consumed; if not, the reduction has stored them.
+  [[nodiscard]] bool consumed(std::size_t fragment) const noexcept {
     std::size_t end = 0;
     for (std::size_t i = 0; i < consumed_.size(); ++i)
-      if (piece < (end += bucket_->buffers[i].updated.size())) return consumed_[i];
+      if (fragment < (end += bucket_->buffers[i].updated.size())) return consumed_[i];
     return false;
   }
 
  private:
   const Bucket<Space>* bucket_ = nullptr;
-  const std::vector<PieceStep<Space>>* pieces_ = nullptr;
+  const FragmentSteps<Space>* fragments_ = nullptr;
   std::size_t buffer_ = 0;
-  std::size_t first_ = 0;         // of its pieces
+  std::size_t first_ = 0;         // of its fragments
   std::vector<bool> consumed_{};  // of each buffer
   std::vector<const void*> gradients_{};
 };

@@ -70,17 +70,17 @@ class OptimizerShards {
   }
 
   /// Whether a gradient is multiplied only while it is converted to the master weights' type.
-  [[nodiscard]] bool scales_late(const Segment<Space>& segment) const noexcept {
-    return segment.gradient.element_bytes() == 2 && policies_.communication_type.has_value();
+  [[nodiscard]] bool scales_late(const Fragment<Space>& fragment) const noexcept {
+    return fragment.gradient.element_bytes() == 2 && policies_.communication_type.has_value();
   }
 
   /// Updates this rank's part of a bucket with its reduced gradients.
-  /// @param factor  multiplies the gradients
-  /// @param late  whether it multiplies only those that are scaled late; the others are scaled already
-  void update(std::size_t index, const StepOptions& options, const GradientFactor& factor, bool late, stream after,
+  /// @param factor  multiplies all gradients if it is in their memory, else those that are scaled late: the others are
+  ///   scaled already
+  void update(std::size_t index, const StepOptions& options, const GradientFactor& factor, stream after,
               const here& location) {
     begin_update(buckets_[index], options);
-    update_pieces(index, factor, late, after, location);
+    update_fragments(index, factor, after, location);
   }
   /// Makes `update_all` take the place of `update`: norms are those of whole weights over the ranks of `across` too.
   /// @param numbers  of each parameter of this rank  @param count  of all numbers
@@ -97,20 +97,19 @@ class OptimizerShards {
   [[nodiscard]] bool update_together() const noexcept { return across_ || matrices_; }
   /// Updates this rank's parts of all buckets at once, since other ranks may have a weight's parts in other buckets.
   /// Collective over the mesh.
-  void update_all(const StepOptions& options, const GradientFactor& factor, bool late, stream after,
-                  const here& location) {
+  void update_all(const StepOptions& options, const GradientFactor& factor, stream after, const here& location) {
     if constexpr (HostAccessible<Space>)
-      if (matrices_) return update_matrices(options, factor, late, after, location);
+      if (matrices_) return update_matrices(options, factor, after, location);
     SharedNorms<Space> norms(2 * norms_);
-    std::vector<std::vector<PieceStep<Space>>> pieces(count_);
+    std::vector<FragmentSteps<Space>> fragments(count_);
     const auto make = [&](NormPhase phase) {
       for (std::size_t i = 0; i < count_; ++i)
-        buckets_[i].update->update_by_norms(phase, after, pieces[i], factor_of(pieces[i], factor, late), norms,
+        buckets_[i].update->update_by_norms(phase, after, fragments[i], factor_of(fragments[i], factor), norms,
                                             numbers_);
     };
     for (std::size_t i = 0; i < count_; ++i) {
       begin_update(buckets_[i], options);
-      pieces[i] = pieces_;
+      fragments[i] = fragments_;
     }
     make(NormPhase::direct);
     for (auto* const comm : {sharding(), &*across_}) norms.agree(after, comm, location);
@@ -124,10 +123,10 @@ class OptimizerShards {
   void update_in_one_pass(std::size_t index, const StepOptions& options, stream after, const here& location,
                           F&& reduce) {
     begin_update(buckets_[index], options);
-    one_pass_.begin(buckets_[index], pieces_);
+    one_pass_.begin(buckets_[index], fragments_);
     reduce(one_pass_);
-    std::erase_if(pieces_, [&](const auto& each) { return one_pass_.consumed(each.piece); });
-    update_pieces(index, {}, true, after, location);
+    std::erase_if(fragments_, [&](const auto& each) { return one_pass_.consumed(each.index); });
+    update_fragments(index, {}, after, location);
   }
 
   /// Whether steps can be captured: whether the host computes only the optimizer's coefficients.
@@ -143,9 +142,9 @@ class OptimizerShards {
     std::size_t bytes = 0;
     for (std::size_t i = 0; i < count_; ++i) {
       coefficient_offsets_.push_back(bytes);
-      std::size_t pieces = 0;
-      for (const auto& buffer : buckets_[i].buffers) pieces += buffer.updated.size();
-      bytes += round_up_to_lines(pieces * buckets_[i].update->coefficient_bytes());
+      std::size_t fragments = 0;
+      for (const auto& buffer : buckets_[i].buffers) fragments += buffer.updated.size();
+      bytes += round_up_to_lines(fragments * buckets_[i].update->coefficient_bytes());
     }
     if constexpr (!HostAccessible<Space>) coefficients_ = std::make_shared<StepCoefficients<Space>>(bytes);
     captures_ = true;
@@ -162,7 +161,7 @@ class OptimizerShards {
       std::byte* const memory = coefficients_->here();
       for (std::size_t i = 0; i < count_; ++i) {
         begin_update(buckets_[i], options);
-        buckets_[i].update->write_coefficients(pieces_, memory + coefficient_offsets_[i]);
+        buckets_[i].update->write_coefficients(fragments_, memory + coefficient_offsets_[i]);
       }
       coefficients_->upload(after);
     }
@@ -176,27 +175,27 @@ class OptimizerShards {
   /// Completes the gathers of all buckets, and starts those that have not started.
   void gather(stream after, const here& location) {
     for (std::size_t i = 0; i < count_; ++i)
-      if (!gathers_[i].started()) gather_bucket(i, after, location);
+      if (!gathers_[i].in_flight()) gather_bucket(i, after, location);
     for (std::size_t i = 0; i < count_; ++i) gathers_[i].finish(buckets_[i], parameters_.entries(), after);
   }
 
-  /// Returns the pieces that this rank updates in this step.
+  /// Returns the fragments that this rank updates in this step.
   /// @param late_factor  multiplies the gradients that are scaled late
-  [[nodiscard]] std::vector<Segment<Space>> segments(double late_factor) const {
-    std::vector<Segment<Space>> all;
-    each_updated([&](Segment<Space> segment) {
-      if (parameters_.steps()[segment.parameter].skipped) return;
-      if (scales_late(segment)) segment.scale = late_factor;
-      all.push_back(segment);
+  [[nodiscard]] std::vector<Fragment<Space>> fragments(double late_factor) const {
+    std::vector<Fragment<Space>> all;
+    each_updated([&](Fragment<Space> fragment) {
+      if (parameters_.steps()[fragment.parameter].skipped) return;
+      if (scales_late(fragment)) fragment.scale = late_factor;
+      all.push_back(fragment);
     });
     return all;
   }
-  /// Calls f(segment) for every piece that this rank updates.
+  /// Calls f(fragment) for every fragment that this rank updates.
   template <class F>
   void each_updated(F&& f) const {
     each(&FlatBuffer<Space>::updated, f);
   }
-  /// Calls f(segment) for every piece of this rank's shards.
+  /// Calls f(fragment) for every fragment of this rank's shards.
   template <class F>
   void each_kept(F&& f) const {
     each(&FlatBuffer<Space>::kept, f);
@@ -207,44 +206,39 @@ class OptimizerShards {
   }
 
  private:
-  /// Counts an update of a bucket, and sets `pieces_` to the steps of its pieces.
+  /// Counts an update of a bucket, and sets `fragments_` to the steps of its fragments.
   void begin_update(const Bucket<Space>& bucket, const StepOptions& options) {
     auto& steps = parameters_.steps();
     for (const auto member : bucket.members)
       if (!steps[member].skipped) ++steps[member].updates;
-    pieces_.clear();
+    fragments_.clear();
     std::size_t number = 0;
     for (const auto& buffer : bucket.buffers) {
-      for (const auto& piece : buffer.updated) {
+      for (const auto& range : buffer.updated) {
         const std::size_t i = number++;
-        if (steps[piece.entry].skipped) continue;
-        const auto& group = parameters_[piece.entry].options.group;
-        pieces_.push_back(
+        if (steps[range.entry].skipped) continue;
+        const auto& group = parameters_[range.entry].options.group;
+        fragments_.push_back(
             {i,
-             {options.learning_rate * group.learning_rate_scale, steps[piece.entry].updates, group.weight_decay},
-             buffer.segment(piece, parameters_.entries())});
+             {options.learning_rate * group.learning_rate_scale, steps[range.entry].updates, group.weight_decay},
+             buffer.fragment(range, parameters_.entries())});
       }
     }
   }
-  void update_matrices(const StepOptions& options, const GradientFactor& factor, bool late, stream after,
-                       const here& location) {
-    struct Part {
-      std::size_t bucket;
-      PieceStep<Space> step;
-    };
-    std::map<std::size_t, Part> parts;  // by the number of the parameter
+  void update_matrices(const StepOptions& options, const GradientFactor& factor, stream after, const here& location) {
+    std::map<std::size_t, std::pair<std::size_t, FragmentStep<Space>>> parts;  // their buckets, by their numbers
     for (std::size_t i = 0; i < count_; ++i) {
       begin_update(buckets_[i], options);
-      std::vector<PieceStep<Space>> others;
-      for (auto& each : pieces_) {
-        const std::size_t parameter = each.segment.parameter;
+      FragmentSteps<Space> others;
+      for (auto& each : fragments_) {
+        const std::size_t parameter = each.fragment.parameter;
         if (parameters_[parameter].options.rows > 0)
-          parts.emplace(numbers_[parameter].number, Part{i, each});
+          parts.emplace(numbers_[parameter].number, std::pair(i, each));
         else
           others.push_back(each);
       }
-      pieces_ = std::move(others);
-      update_pieces(i, factor, late, after, location);
+      fragments_ = std::move(others);
+      update_fragments(i, factor, after, location);
     }
     // Of the ranks along the data axis that update the same part, the first one sends it.
     auto* const alike = sharding() != nullptr ? comms_.across() : &comms_.all();
@@ -254,17 +248,19 @@ class OptimizerShards {
           const auto found = parts.find(number);
           if (found == parts.end()) return {};
           const auto& [bucket, step] = found->second;
-          const auto direction = buckets_[bucket].update->direct(after, step, factor_of({step}, factor, late));
-          const bool sends = numbers_[step.segment.parameter].adds && (alike == nullptr || alike->rank() == 0);
+          const auto direction = buckets_[bucket].update->direct(after, step, factor_of({step}, factor));
+          const bool sends = numbers_[step.fragment.parameter].adds && (alike == nullptr || alike->rank() == 0);
           return sends ? direction : Span<AnyElement, Space>();
         },
         [&](std::size_t number, Span<AnyElement, Space> direction, double scale_by) {
-          if (const auto found = parts.find(number); found != parts.end())
-            buckets_[found->second.bucket].update->apply(after, found->second.step, direction, scale_by);
+          const auto found = parts.find(number);
+          if (found == parts.end()) return;
+          const auto& [bucket, step] = found->second;
+          buckets_[bucket].update->apply(after, step, direction, scale_by);
         });
   }
-  void update_pieces(std::size_t index, const GradientFactor& factor, bool late, stream after, const here& location) {
-    buckets_[index].update->update(after, pieces_, factor_of(pieces_, factor, late),
+  void update_fragments(std::size_t index, const GradientFactor& factor, stream after, const here& location) {
+    buckets_[index].update->update(after, fragments_, factor_of(fragments_, factor),
                                    captures_ ? coefficients_->there() + coefficient_offsets_[index] : nullptr,
                                    sharding(), location);
   }
@@ -272,10 +268,10 @@ class OptimizerShards {
   [[nodiscard]] AnyCommunicator<Space>* sharding() noexcept {
     return policies_.stage > 0 && comms_.shards() > 1 ? &comms_.reducing() : nullptr;
   }
-  /// Returns what multiplies the gradients of these pieces now.
-  [[nodiscard]] GradientFactor factor_of(const std::vector<PieceStep<Space>>& pieces, const GradientFactor& factor,
-                                         bool late) const {
-    return late && !pieces.empty() && !scales_late(pieces.front().segment) ? GradientFactor{} : factor;
+  /// Returns what multiplies the gradients of these fragments now.
+  [[nodiscard]] GradientFactor factor_of(const FragmentSteps<Space>& fragments, const GradientFactor& factor) const {
+    const bool late = fragments.empty() || scales_late(fragments.front().fragment);  // all have one type
+    return factor.there != nullptr || late ? factor : GradientFactor{};
   }
   void gather_bucket(std::size_t index, stream after, const here& location) {
     if ((policies_.stage != 1 && policies_.stage != 2) || comms_.shards() == 1) return;
@@ -285,10 +281,10 @@ class OptimizerShards {
     gathers_[index].start(buckets_[index], comms_.gathering(), parameters_.entries(), overlap_, 0, {}, after, location);
   }
   template <class F>
-  void each(std::vector<ShardPiece> FlatBuffer<Space>::*pieces, F&& f) const {
+  void each(std::vector<FragmentRange> FlatBuffer<Space>::*fragments, F&& f) const {
     for (std::size_t i = 0; i < count_; ++i)
       for (const auto& buffer : buckets_[i].buffers)
-        for (const auto& piece : buffer.*pieces) f(buffer.segment(piece, parameters_.entries()));
+        for (const auto& range : buffer.*fragments) f(buffer.fragment(range, parameters_.entries()));
   }
 
   Buckets<Space>& buckets_;
@@ -298,8 +294,8 @@ class OptimizerShards {
   bool overlap_;
   std::size_t count_ = 0;  // of trained buckets, the first ones
   std::vector<WeightGather<Space>> gathers_;
-  std::vector<PieceStep<Space>> pieces_;                     // of the bucket that is updated
-  OnePassUpdate<Space> one_pass_{};                          // of these pieces
+  FragmentSteps<Space> fragments_;                           // of the bucket that is updated
+  OnePassUpdate<Space> one_pass_{};                          // of these fragments
   std::shared_ptr<StepCoefficients<Space>> coefficients_{};  // null until a step is captured
   std::vector<std::size_t> coefficient_offsets_;             // of each bucket
   bool captures_ = false;

@@ -6,7 +6,7 @@ namespace distx::inline DISTX_ABI {
 
 /// A part of one parameter that this rank updates, returned by `DataParallel::owned`; borrows the training's memory.
 template <MemorySpace Space>
-struct Segment {
+struct Fragment {
   std::size_t parameter = 0;  ///< its index in the list that the training was constructed with
   std::size_t offset = 0;     ///< of the part in the parameter, in elements
   Span<AnyElement, Space> weight{};
