@@ -39,10 +39,7 @@ void train_alike(distx::AnyCommunicator<>& comm, const GptSettings& settings, co
 }
 
 void train_rank(distx::AnyCommunicator<> comm, GptSettings own, const GptTask& task) {
-  if (own.training.reproducible) {
-    own.training.accumulate = static_cast<std::size_t>(std::max(1, own.training.virtual_ranks / comm.size()));
-    own.batch *= own.training.accumulate;
-  }
+  own.training.split_step(comm.size(), own.batch);
   if (!own.mesh.given())
     return own.training.short_weights() ? train_alike<distx::bfloat16>(comm, own, task)
                                         : train_alike<float>(comm, own, task);

@@ -19,6 +19,19 @@
 
 namespace examples {
 
+namespace {
+
+bool started_by_mpi(distx::AnyConnector& connector) { return connector.target<distx::MpiConnector>() != nullptr; }
+
+/// @throws distx::ConnectError if this build does not have the backend
+void check_built([[maybe_unused]] const std::string& backend) {
+#ifndef EXAMPLES_WITH_GLOO
+  if (backend == "gloo") throw distx::ConnectError("--backend gloo requires Gloo: install libgloo-dev and build again");
+#endif
+}
+
+}  // namespace
+
 void Backend::describe(CLI::App& app) {
   app.add_option("--backend", name,
                  "auto, serial, threads, shm, mpi, gloo or best; auto is mpi under mpirun, shm under another launcher, "
@@ -33,42 +46,35 @@ void Backend::describe(CLI::App& app) {
 void Backend::run(distx::AnyConnector& connector, const std::function<void(distx::AnyCommunicator<>)>& body) const {
   using Any = distx::AnyCommunicator<>;
   const bool several = connector.size() > 1;
-  const bool by_mpi = connector.target<distx::MpiConnector>() != nullptr;
   on_every_rank(connector, [&] {
     if (name == "threads" && several)
       throw distx::ConnectError(
           "--backend threads starts its ranks itself: start the program without a launcher, or use "
           "--backend shm or mpi");
-    if (name == "mpi" && several && !by_mpi)
+    if (name == "mpi" && several && !started_by_mpi(connector))
       throw distx::ConnectError("--backend mpi requires mpirun: start the program with mpirun, or use --backend shm");
-#ifndef EXAMPLES_WITH_GLOO
-    if (name == "gloo") throw distx::ConnectError("--backend gloo requires Gloo: install libgloo-dev and build again");
-#endif
+    check_built(name);
   });
   if (name == "threads") {
     distx::spawn(ranks, [&](auto& self) { body(Any(distx::ThreadCommunicator(self))); });
   } else if (name == "shm" && !several) {
     distx::spawn(ranks, [&](auto& self) { body(Any(distx::ShmCommunicator(self))); });
-  } else if (name == "shm" || (name == "auto" && several && !by_mpi)) {
-    body(Any(distx::ShmCommunicator(connector)));
   } else if (name == "best") {
     body(distx::best_communicator(connector));
-#ifdef EXAMPLES_WITH_GLOO
-  } else if (name == "gloo") {
-    body(Any(distx::GlooCommunicator(connector)));
-#endif
-  } else if (name == "mpi" || (name == "auto" && several)) {
-    body(Any(distx::MpiCommunicator(connector, {.deadline = deadline})));
-  } else {
+  } else if (name == "serial" || (name == "auto" && !several)) {
     body(Any(distx::SerialCommunicator(connector)));
+  } else {
+    body(communicator_of_processes(connector, name));
   }
 }
 
-distx::AnyCommunicator<> Backend::of_processes(distx::AnyConnector& connector) const {
+distx::AnyCommunicator<> communicator_of_processes(distx::AnyConnector& connector, const std::string& backend,
+                                                   distx::Timeout deadline) {
+  check_built(backend);
 #ifdef EXAMPLES_WITH_GLOO
-  if (name == "gloo") return distx::AnyCommunicator<>(distx::GlooCommunicator(connector));
+  if (backend == "gloo") return distx::AnyCommunicator<>(distx::GlooCommunicator(connector));
 #endif
-  if (name != "shm" && connector.target<distx::MpiConnector>() != nullptr)
+  if (backend == "mpi" || (backend == "auto" && started_by_mpi(connector)))
     return distx::AnyCommunicator<>(distx::MpiCommunicator(connector, {.deadline = deadline}));
   return distx::AnyCommunicator<>(distx::ShmCommunicator(connector));
 }

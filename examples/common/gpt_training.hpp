@@ -110,6 +110,8 @@ struct GptSettings {
                    "cpu, or cuda, which needs --mesh: this program's name is train_gpt_cuda where it supports GPUs")
         ->check(CLI::IsMember({"cpu", "cuda"}))
         ->capture_default_str();
+    app.add_flag("--offload", training.offload,
+                 "with --device cuda, keep optimizer states and master weights in host memory");
     app.add_flag("--tf32", tf32, "on GPUs, compute products by tensor cores, from 10 bits of each fraction");
     app.add_flag(
         "--capture", capture,

@@ -2,10 +2,13 @@
 #include "layer_training.hpp"
 
 #include <cstddef>
+#include <cstdint>
+#include <stdexcept>
 #include <vector>
 
+#include <distx/comm/reductions.hpp>
+
 #include "../models/parameter_matrix.hpp"
-#include "make_training.hpp"
 
 namespace examples {
 
@@ -162,6 +165,25 @@ class Lent final : public Timed<TimedTraining<Weight>> {
 };
 
 }  // namespace
+
+std::string common_hash(distx::AnyCommunicator<>& comm, LayerTraining& training) {
+  WeightsHash hash;
+  training.add_to(hash);
+  std::uint32_t least = hash.value(), greatest = hash.value();
+  distx::all_reduce(comm, least, distx::min);
+  distx::all_reduce(comm, greatest, distx::max);
+  if (least != greatest) throw std::runtime_error("the ranks have different weights");
+  return hash.text();
+}
+
+WeightCounts count_weights(std::span<const Layer<float>> layers) {
+  WeightCounts counts;
+  for (const auto& layer : layers) {
+    counts.all += static_cast<std::size_t>(layer.weight.size() + layer.bias.size());
+    counts.in_matrices += static_cast<std::size_t>(layer.weight.size());
+  }
+  return counts;
+}
 
 std::unique_ptr<LayerTraining> make_layer_training(distx::AnyCommunicator<> comm, std::span<Layer<float>> layers,
                                                    const TrainingFlags& flags) {

@@ -3,12 +3,14 @@
 
 #include <memory>
 #include <span>
+#include <string>
 
 #include <distx/comm/any_communicator.hpp>
 #include <distx/observe/memory_ledger.hpp>
 #include <distx/training.hpp>
 
 #include "../models/layer.hpp"
+#include "make_training.hpp"
 #include "timed_training.hpp"
 #include "training_flags.hpp"
 #include "weights_hash.hpp"
@@ -43,6 +45,13 @@ class LayerTraining {
   /// Adds all weights. Collective.
   virtual void add_to(WeightsHash& hash) = 0;
 };
+
+/// Returns the hash of all weights. Collective.
+/// @throws std::runtime_error on every rank if the ranks' weights differ
+[[nodiscard]] std::string common_hash(distx::AnyCommunicator<>& comm, LayerTraining& training);
+
+/// Returns the number of weights of layers that have their arrays.
+[[nodiscard]] WeightCounts count_weights(std::span<const Layer<float>> layers);
 
 /// A training by the flags. Collective.
 /// @param layers outlive it

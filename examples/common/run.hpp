@@ -3,12 +3,10 @@
 
 #include <concepts>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -25,14 +23,8 @@ inline void print_error(std::string line) {
 /// Thrown after an error has been printed.
 struct ErrorPrinted {};
 
-/// Returns whether this process has joined a running job, whose ranks have made their first calls without it.
-[[nodiscard]] inline bool has_joined() {
-  const char* join = std::getenv("DISTX_JOIN");
-  return join != nullptr && std::string_view(join) == "1";
-}
-
-/// Calls `f()` on every rank; on a process that has joined, only there. If it throws on any rank, rank 0 prints the
-/// message of the first such rank, once, and every rank throws. Collective.
+/// Calls `f()` on every rank. If it throws on any rank, rank 0 prints the message of the first such rank, once, and
+/// every rank throws. Collective.
 /// @throws ErrorPrinted
 template <distx::Connector C, std::invocable F>
 void on_every_rank(C& connector, F&& f) {
@@ -42,11 +34,6 @@ void on_every_rank(C& connector, F&& f) {
   } catch (const std::exception& error) {
     message = error.what();
     if (message.empty()) message = "unknown error";
-  }
-  if (has_joined()) {
-    if (message.empty()) return;
-    print_error(message);
-    throw ErrorPrinted();
   }
   const auto lengths = distx::all_gather_values(connector, message.size());
   std::size_t first = 0;

@@ -39,18 +39,13 @@ inline double finite_loss(distx::AnyCommunicator<>& comm, double loss) {
   return loss;
 }
 
-struct Nothing {
-  int operator()() const { return 0; }
-};
-
 /// Makes one training step from a rank's micro-batches and returns the mean loss of all ranks. Collective.
 /// @param pass called as pass(micro-batch, share): computes the loss and the gradients of `share` times the loss, and
 ///        returns the loss
-/// @param around called as around() before the step's update; its result is destroyed after the update
 /// @throws distx::NonFiniteError if the loss is not finite
-template <class Training, class Batch, class Pass, class Around = Nothing>
+template <class Training, class Batch, class Pass>
 double train_step(distx::AnyCommunicator<>& comm, Training& training, const std::vector<Batch>& parts, double rate,
-                  Pass&& pass, Around&& around = {}) {
+                  Pass&& pass) {
   const double share = 1.0 / static_cast<double>(parts.size());
   double loss = 0;
   training.begin_step();
@@ -58,10 +53,7 @@ double train_step(distx::AnyCommunicator<>& comm, Training& training, const std:
     const auto scope = training.micro_batch({.index = i, .count = parts.size()});
     loss += share * static_cast<double>(pass(parts[i], share));
   }
-  {
-    [[maybe_unused]] const auto scope = around();
-    training.step({.learning_rate = rate});
-  }
+  training.step({.learning_rate = rate});
   return finite_loss(comm, loss);
 }
 

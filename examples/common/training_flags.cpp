@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "training_flags.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include <CLI/CLI.hpp>
@@ -37,7 +38,6 @@ void TrainingFlags::describe(CLI::App& app) {
                "at stage 3, gather weights also where ranks share memory and could map them");
   app.add_option("--state-folder", state_folder,
                  "folder for files of optimizer states and master weights [default: they are in memory]");
-  app.add_flag("--offload", offload, "with --device cuda, keep optimizer states and master weights in host memory");
 }
 
 void TrainingFlags::check(const std::string& batch_flag, std::size_t batch) const {
@@ -47,17 +47,20 @@ void TrainingFlags::check(const std::string& batch_flag, std::size_t batch) cons
   if (!std::isfinite(rate()) || rate() < 0)
     throw distx::InvalidArgument("invalid learning rate " + std::to_string(rate()) +
                                  ": give a --learning-rate that is finite and at least 0");
-  if (elastic && (short_weights() || accumulate != 1))
-    throw distx::InvalidArgument("--elastic supports neither --precision bf16 nor --accumulate: omit them");
-  if (reproducible && (elastic || accumulate != 1))
-    throw distx::InvalidArgument("--reproducible supports neither --elastic nor --accumulate: omit them");
-  if (compress != "none" && (short_weights() || elastic || reproducible))
-    throw distx::InvalidArgument(
-        "--compress supports neither --precision bf16 nor --elastic nor --reproducible: omit them");
+  if (reproducible && accumulate != 1)
+    throw distx::InvalidArgument("--reproducible does not support --accumulate: omit it");
+  if (compress != "none" && (short_weights() || reproducible))
+    throw distx::InvalidArgument("--compress supports neither --precision bf16 nor --reproducible: omit them");
   if (compress == "weights-int8" && (zero != 3 || accumulate != 1))
     throw distx::InvalidArgument("--compress weights-int8 needs --zero 3, and no --accumulate");
   if (!(clip > 0))
     throw distx::InvalidArgument("invalid clipping norm " + std::to_string(clip) + ": give --clip a number above 0");
+}
+
+void TrainingFlags::split_step(int ranks, std::size_t& batch) {
+  if (!reproducible) return;
+  accumulate = static_cast<std::size_t>(std::max(1, virtual_ranks / ranks));
+  batch *= accumulate;
 }
 
 }  // namespace examples

@@ -26,7 +26,7 @@ struct TrainingFlags {
   bool gather_weights = false;                  ///< at stage 3, also where ranks share memory
   std::string state_folder{};                   ///< of files for optimizer states; empty: they are in memory
   bool offload = false;                         ///< keeps what a GPU's optimizer needs in host memory
-  bool elastic = false;                         ///< continues on fewer ranks; only where a program offers it
+  bool elastic = false;                         ///< continues on other ranks; only where a program does
   bool reproducible = false;                    ///< one result at any number of ranks; only where a program offers it
   std::map<std::string, double> usual_rates{};  ///< by optimizer, for this model
 
@@ -36,6 +36,10 @@ struct TrainingFlags {
 
   /// @throws distx::Error for a batch that the micro-batches do not divide, or an invalid learning rate or norm
   void check(const std::string& batch_flag, std::size_t batch) const;
+
+  /// If the training is reproducible, sets a rank's micro-batches, where there are `ranks`, and multiplies its batch by
+  /// their number.
+  void split_step(int ranks, std::size_t& batch);
 
   /// The peak learning rate.
   [[nodiscard]] double rate() const { return learning_rate ? *learning_rate : usual_rates.at(optimizer); }

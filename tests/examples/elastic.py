@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Kills one of three ranks of `train_lenet --elastic`: the others must reach the accuracy, in half of the runs after
+"""Kills one of three ranks of train_elastic: the others must reach the accuracy, in half of the runs after
 another process has joined them. The program itself checks that all ranks have the same weights.
 
-    tests/examples/elastic.py TRAIN_LENET shm|gloo|mpi [OPTION…]
+    tests/examples/elastic.py TRAIN_ELASTIC shm|gloo|mpi [OPTION…]
 """
 import os
 import re
@@ -14,10 +14,10 @@ import sys
 import tempfile
 import time
 
+from programs import MPIRUN, RUN, refused
+
 RANKS = 3
 ACCURACY = 0.9
-RUN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools", "run")
-MPIRUN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "mpirun")
 # Stages of ZeRO, the ranks that are killed, whether a launcher starts them, else they meet in a folder, and whether another
 # process joins.
 ATTACKS = {"shm": [(1, 0, False, False), (3, 1, False, False), (2, 0, False, True), (0, 1, True, True)],
@@ -40,43 +40,62 @@ def child_of(process, rank):
     return None
 
 
+class Started:
+    """A process whose output is in a file, which can be read while it runs."""
+
+    def __init__(self, path, command, **environment):
+        self.path = path
+        with open(path, "wb") as out:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                                            env=dict(os.environ, **environment))
+
+    def text(self):
+        with open(self.path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def wait(self, seconds):
+        try:
+            self.process.wait(seconds)
+            return self.text()
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            return f"{self.text()}\nstill running after {seconds} s"
+
+
+def start(command, backend, by_run, folder):
+    """Returns the processes, and the variables with which another one joins them."""
+    out = os.path.join(folder, "output-")
+    if backend == "mpi":
+        return [Started(out + "0", [MPIRUN, "--timeout", "90", "--enable-recovery", str(RANKS), *command])], {}
+    if by_run:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port = listener.getsockname()[1]
+        launch = [RUN, "--no-kill", "--port", str(port), "-n", str(RANKS)]
+        place = {"DISTX_CONNECT": f"tcp://127.0.0.1:{port}", "DISTX_TOKEN": "secret"}
+        return [Started(out + "0", [*launch, *command], DISTX_TOKEN="secret")], place
+    place = {"DISTX_FILE": os.path.join(folder, "meet")}
+    return [Started(f"{out}{rank}", command, **place, DISTX_RANK=str(rank), DISTX_SIZE=str(RANKS)) for rank in range(RANKS)], place
+
+
 def train(program, backend, stage, victim, by_run, joins):
     """Returns what went wrong; empty if nothing."""
     with tempfile.TemporaryDirectory() as folder:
-        checkpoints = os.path.join(folder, "checkpoints")
-        command = [program, "--elastic", "--backend", backend, "--zero", str(stage), "--epochs", "8" if joins else "4",
-                   "--checkpoint", checkpoints, "--every", "10", *sys.argv[3:]]
-        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        if backend == "mpi":
-            processes = [subprocess.Popen([MPIRUN, "--timeout", "90", "--enable-recovery", str(RANKS), *command], **streams)]
-        elif by_run:
-            with socket.socket() as listener:
-                listener.bind(("127.0.0.1", 0))
-                port = listener.getsockname()[1]
-            place = {"DISTX_CONNECT": f"tcp://127.0.0.1:{port}", "DISTX_TOKEN": "secret"}
-            processes = [subprocess.Popen([RUN, "--no-kill", "--port", str(port), "-n", str(RANKS), *command],
-                                          env=dict(os.environ, DISTX_TOKEN="secret"), **streams)]
-        else:
-            place = {"DISTX_FILE": os.path.join(folder, "meet")}
-            variables = [{**place, "DISTX_RANK": str(rank), "DISTX_SIZE": str(RANKS)} for rank in range(RANKS)]
-            processes = [subprocess.Popen(command, env=dict(os.environ, **each), **streams) for each in variables]
+        command = [program, "--backend", backend, "--zero", str(stage), "--epochs", "8" if joins else "4", *sys.argv[3:]]
+        started, place = start(command, backend, by_run, folder)
         end = time.monotonic() + 60
-        # Once there is a checkpoint, the training is in progress.
-        while not (os.path.isdir(checkpoints) and os.listdir(checkpoints)) and time.monotonic() < end:
-            if any(process.poll() is not None for process in processes):
+        # The first epoch has more steps.
+        while "step 50:" not in started[0].text() and time.monotonic() < end:
+            if any(each.process.poll() is not None for each in started):
                 break
             time.sleep(0.01)
-        os.kill(child_of(processes[0].pid, victim) if by_run else processes[victim].pid, signal.SIGKILL)
+        first = started[0].process.pid
+        os.kill(child_of(first, victim) if by_run else started[victim].process.pid, signal.SIGKILL)
         if joins:
-            processes.append(subprocess.Popen(command, env=dict(os.environ, DISTX_JOIN="1", **place), **streams))
-        outputs = []
-        for process in processes:
-            try:
-                outputs.append(process.communicate(timeout=200)[0])
-            except subprocess.TimeoutExpired:
-                process.kill()
-                outputs.append(process.communicate()[0] + "\nstill running after 200 s")
-        statuses = [process.returncode for process in processes]
+            started.append(Started(os.path.join(folder, "output-joined"), command, **place, DISTX_JOIN="1"))
+        outputs = [each.wait(200) for each in started]
+        statuses = [each.process.returncode for each in started]
         text = "\n".join(outputs)
         continued = re.search(r"ranks are lost: (\d) continue after step (\d+)", text)
         accuracy = re.search(r"accuracy on \d+ held-out digits: ([0-9.]+)", text)
@@ -98,6 +117,7 @@ def train(program, backend, stage, victim, by_run, joins):
 
 def main():
     backend = sys.argv[2]
+    refused([sys.argv[1], "--backend", backend, *sys.argv[3:]], "needs several processes", 1)
     wrong = [train(sys.argv[1], backend, *attack) for attack in ATTACKS[backend]]
     for each in filter(None, wrong):
         print(each)

@@ -423,7 +423,7 @@ def refuses(program, mpi):
             (["--in-order"], "--tokens"),
             (["--backend", "smoke-signals"], "--backend"),
             (["--mesh", "data=1,model=2", "--reproducible"], "leave one of them out"),
-            (["--reproducible", "--accumulate", "2"], "--reproducible supports neither"),
+            (["--reproducible", "--accumulate", "2"], "--reproducible does not support --accumulate"),
             (["--compress", "f8"], "--compress"),
             (["--compress", "int8", "--precision", "bf16"], "--compress supports neither"),
             (["--compress", "weights-int8", "--zero", "2"], "needs --zero 3"),

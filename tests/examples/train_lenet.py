@@ -109,9 +109,9 @@ def counts(how):
 
 
 def check_traffic(name, ranks, said):
-    """Gradients, a loss and at the end a count of hits are reduced; weights are broadcast."""
+    """Gradients and a loss are reduced in a step; weights are broadcast before."""
     steps, weights = len(said["step_losses"]), 4 * said["parameters"]
-    reduced = ranks * (steps * (weights + 8) + 8) if ranks > 1 else ranks * (steps * 8 + 8)
+    reduced = ranks * steps * (weights + 8) if ranks > 1 else steps * 8
     payload = {"all_reduce": reduced, "broadcast": ranks * weights if ranks > 1 else 0}
     # A ring sends (N-1)/N of the bytes twice; a broadcast brings them to the others.
     sent = {"all_reduce": 2 * (ranks - 1) * reduced // ranks, "broadcast": (ranks - 1) * weights}
@@ -206,7 +206,7 @@ def refuses(program, mpi):
             (["--epochs", "0"], "--epochs"),
             (["--zero", "4"], "--zero"),
             (["--batch-size", "6", "--accumulate", "4"], "not divisible by --accumulate 4"),
-            (["--reproducible", "--accumulate", "2"], "--reproducible supports neither"),
+            (["--reproducible", "--accumulate", "2"], "--reproducible does not support --accumulate"),
             (["--clip", "-1"], "give --clip a number above 0"),
             (["--precision", "f64"], "--precision"),
             (["--every", "5"], "--checkpoint"),
