@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <fmt/core.h>
+#include <Eigen/Core>
 
 #include <distx/distx.hpp>
 
@@ -15,7 +16,6 @@
 #include "common/json_file.hpp"
 #include "common/run.hpp"
 #include "timing/samples.hpp"
-#include "timing/work.hpp"
 
 namespace {
 
@@ -42,6 +42,38 @@ struct Settings {
         ->capture_default_str();
     app.add_option("--json", json, "file for the calibration");
   }
+};
+
+/// Computation as that of a layer: products of blocks of a weight matrix of 4 MiB with the activations of 64 samples.
+class LayerWork {
+ public:
+  /// @param seconds  to be computed if nothing else runs on this core; at least one block
+  explicit LayerWork(double seconds) {
+    std::vector<double> blocks;
+    for (std::size_t i = 0; i < 2 * width / rows; ++i) {
+      const auto begin = clock::now();
+      multiply();
+      blocks.push_back(since(begin));
+    }
+    blocks_ = std::max(1, static_cast<int>(seconds / median(std::move(blocks))));
+  }
+  void operator()() {
+    for (int i = 0; i < blocks_; ++i) multiply();
+  }
+
+ private:
+  using Matrix = Eigen::MatrixXf;
+  static constexpr Eigen::Index width = 1024, rows = 32, samples = 64;
+
+  void multiply() {
+    output_.middleRows(next_, rows).noalias() = weights_.middleCols(next_, rows).transpose() * input_;
+    next_ = (next_ + rows) % width;
+  }
+
+  Matrix weights_ = Matrix::Random(width, width), input_ = Matrix::Random(width, samples);
+  Matrix output_ = Matrix::Zero(width, samples);
+  Eigen::Index next_ = 0;
+  int blocks_ = 1;
 };
 
 class Calibrator {
@@ -99,6 +131,17 @@ class Calibrator {
     f(distx::calls::Barrier<>{});
   }
 
+  /// Reads what a call has written, which other threads or ranks may have in their caches.
+  void read(const std::string& operation, std::size_t bytes) {
+    if (operation == "barrier") return;
+    const auto& result = operation == "reduce_scatter" ? part_ : whole_;
+    const std::size_t count = std::min(bytes / sizeof(float), result.size());
+    float sum = 0;
+    for (std::size_t i = 0; i < count; i += 64 / sizeof(float)) sum += result.data()[i];
+    const volatile float kept = sum;
+    static_cast<void>(kept);
+  }
+
   /// Begins together with the other ranks, with operands that this rank has just written.
   template <class F>
   double timed(std::size_t bytes, F&& f) {
@@ -113,19 +156,28 @@ class Calibrator {
 
   Calibration::Knot measure(const std::string& operation, std::size_t bytes, double seconds) {
     Calibration::Knot knot{static_cast<double>(bytes)};
+    const auto ranks = static_cast<std::size_t>(comm_.size());
     with_call(operation, bytes, [&](const auto& call) {
-      const auto block = [&] { comm_.execute(distx::calls::erase(call)); };
-      const auto start_and_wait = [&] { comm_.start(distx::calls::erase(call)).wait(); };
+      const auto read_result = [&] { read(operation, operation == "reduce_scatter" ? bytes / ranks : bytes); };
+      const auto block = [&] {
+        comm_.execute(distx::calls::erase(call));
+        read_result();
+      };
+      const auto start_and_wait = [&] {
+        comm_.start(distx::calls::erase(call)).wait();
+        read_result();
+      };
       // The first calls do what is done once.
       timed(bytes, block);
       double alone = timed(bytes, start_and_wait);
       distx::all_reduce(comm_, alone, distx::max);
       // Long enough for a progress thread that sleeps between polls.
-      timing::Work work(std::max(2 * alone, 1e-3));
-      std::vector<double> blocking, started, working, overlapped;
+      LayerWork work(std::max(2 * alone, 1e-3));
+      std::vector<double> reading, blocking, started, working, overlapped;
       std::size_t rounds = 1;
       const auto before = clock::now();
       for (std::size_t round = 0; round < rounds; ++round) {
+        reading.push_back(timed(bytes, read_result));
         blocking.push_back(timed(bytes, block));
         started.push_back(timed(bytes, start_and_wait));
         working.push_back(timed(bytes, work));
@@ -133,6 +185,7 @@ class Calibrator {
           auto pending = comm_.start(distx::calls::erase(call));
           work();
           pending.wait();
+          read_result();
         }));
         if (round > 0) continue;
         double passed = since(before);
@@ -146,9 +199,14 @@ class Calibrator {
         else
           distx::all_reduce(comm_, *times, distx::average);
       }
+      distx::all_reduce(comm_, reading, distx::average);
       distx::all_reduce(comm_, working, distx::average);
       distx::all_reduce(comm_, overlapped, distx::average);
-      knot = {knot.bytes, median(blocking), median(started), std::max(0.0, median(overlapped) - median(working))};
+      // What takes the replay's own processor to read is counted there.
+      const double own = median(reading);
+      const auto less = [](double time, double by) { return std::max(0.0, time - by); };
+      knot = {knot.bytes, less(median(blocking), own), less(median(started), own),
+              less(median(overlapped), median(working) + own)};
     });
     return knot;
   }

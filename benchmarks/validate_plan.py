@@ -3,7 +3,10 @@
 """Compares predicted with measured steps: calibrates each backend, predicts the steps of a GPT and of a perceptron at the
 stages of ZeRO with fake ranks, measures them, and prints a row for each.
 
-    benchmarks/validate_plan.py BUILD [--ranks 2] [--backends threads,shm,mpi,gloo,mpi-link,gloo-link] [--rounds 3]
+    benchmarks/validate_plan.py BUILD [--ranks 2] [--backends threads,shm,mpi,gloo,mpi-link,gloo-link] [--rounds 3] [--held-out]
+
+With --held-out both models have other sizes, and the perceptron another optimizer: those of the other rows were seen before the
+prediction had its present form.
 
 mpi-link and gloo-link run on two hosts made of namespaces with a link of --megabits between them; they need root.
 Predictions and measurements alternate, and a row has their medians over the rounds.
@@ -64,6 +67,8 @@ class Runner:
 def gpt(runner, options, stage, fake):
     words = ["--text", os.path.join(ROOT, "docs", "reliability.md"), "--sample", "0", "--steps", str(options.steps),
              "--bucket-kib", "256", "--zero", str(stage)]
+    if options.held_out:
+        words += ["--layers", "3", "--width", "96", "--heads", "3", "--batch", "4"]
     said = runner.report(os.path.join(options.build, "examples", "train_gpt"), *words, *fake, launch=not fake)
     times = said["seconds_per_step"]
     return times["all"] if fake else sum(times.values())
@@ -71,6 +76,8 @@ def gpt(runner, options, stage, fake):
 
 def perceptron(runner, options, stage, fake):
     words = ["--modes", "overlap", "--rounds", "4", "--steps", "10", "--zero", str(stage)]
+    if options.held_out:
+        words += ["--layers", "4", "--width", "640", "--batch", "48", "--optimizer", "adamw"]
     said = runner.report(os.path.join(options.build, "benchmarks", "train_step"), *words, *fake, launch=not fake)
     return said["seconds"] if fake else said["modes"][0]["seconds"]
 
@@ -84,6 +91,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--seconds", default="12", help="of a calibration")
+    parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--megabits", type=int, default=1000)
     options = parser.parse_args()
     print("| model | backend | ranks | stage | predicted ms | measured ms | difference |\n|---|---|---|---|---|---|---|", flush=True)

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -14,6 +16,7 @@
 
 #include <distx/comm/decorators/decorated_pending.hpp>
 #include <distx/comm/decorators/decorator.hpp>
+#include <distx/comm/movement.hpp>
 #include <distx/comm/reductions.hpp>
 #include <distx/connect/spawn.hpp>
 #include <distx/fake.hpp>
@@ -29,6 +32,53 @@ inline std::chrono::nanoseconds thread_time() {
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
+
+/// What all ranks of a job that replays on threads do together: they have common memory, and read each other's
+/// operands.
+class ReplayedTogether {
+ public:
+  /// The allocations of all ranks, in their order.
+  class Memory {
+   public:
+    /// Returns allocation `index`; whichever rank comes first makes it.
+    [[nodiscard]] std::shared_ptr<distx::Buffer<std::byte>> at(std::size_t index, std::size_t bytes) {
+      const std::lock_guard lock(mutex_);
+      made_.resize(std::max(made_.size(), index + 1));
+      auto memory = made_[index].lock();
+      if (memory == nullptr || memory->size() != bytes) memory = std::make_shared<distx::Buffer<std::byte>>(bytes);
+      made_[index] = memory;
+      return memory;
+    }
+
+   private:
+    std::mutex mutex_;
+    std::vector<std::weak_ptr<distx::Buffer<std::byte>>> made_;
+  };
+
+  ReplayedTogether(distx::ThreadCommunicator comm, std::shared_ptr<Memory> memory)
+      : comm_(std::move(comm)), memory_(std::move(memory)) {}
+
+  [[nodiscard]] std::shared_ptr<distx::Buffer<std::byte>> allocate(std::size_t bytes) {
+    return memory_->at(allocations_++, bytes);
+  }
+  /// Returns the operand of each rank, once all ranks have come here.
+  [[nodiscard]] std::vector<const void*> operands(const void* own) {
+    std::vector<const void*> all(static_cast<std::size_t>(comm_.size()));
+    distx::all_gather(comm_, std::span(&own, 1), all);
+    return all;
+  }
+  /// Returns the latest of all ranks' times, once all ranks have come here.
+  [[nodiscard]] std::chrono::nanoseconds latest(std::chrono::nanoseconds now) {
+    std::int64_t time = now.count();
+    distx::all_reduce(comm_, time, distx::max);
+    return std::chrono::nanoseconds(time);
+  }
+
+ private:
+  distx::ThreadCommunicator comm_;
+  std::shared_ptr<Memory> memory_;
+  std::size_t allocations_ = 0;
+};
 
 /// A fake rank whose simulated time passes while its thread computes, and whose calls take the time of a calibration.
 ///
@@ -47,6 +97,7 @@ class Replay : public distx::detail::Decorator<distx::FakeCommunicator> {
     nanoseconds left{};  // `time` at the end of the last call
     nanoseconds computed{};
     bool starts = false;
+    nanoseconds late{};  // by how much the last rank comes to the call later than this one
     std::vector<std::byte> zeros{};
 
     [[nodiscard]] nanoseconds of(const Call& call, int size, Calibration::Column column) const {
@@ -113,9 +164,12 @@ class Replay : public distx::detail::Decorator<distx::FakeCommunicator> {
  public:
   /// @param contention  the time that computation takes in the job, in terms of this thread's
   /// @param time  the time that this thread has computed
+  /// @param together  if not null, the other ranks, which all replay
   Replay(int rank, int size, Calibration calibration, double contention = 1,
-         std::function<nanoseconds()> time = thread_time)
-      : Replay(rank, size, std::make_shared<State>(std::move(calibration), contention, std::move(time))) {}
+         std::function<nanoseconds()> time = thread_time, std::shared_ptr<ReplayedTogether> together = {})
+      : Replay(rank, size, std::make_shared<State>(std::move(calibration), contention, std::move(time))) {
+    together_ = std::move(together);
+  }
 
   /// Returns the simulated time.
   [[nodiscard]] nanoseconds now() {
@@ -127,14 +181,15 @@ class Replay : public distx::detail::Decorator<distx::FakeCommunicator> {
 
   void execute(const Call& call) {
     const Inside inside(inner(), *state_);
-    if (call.consumer == nullptr || !passes_operands() || size() == 1) return inner().execute(call);
+    if (call.consumer == nullptr || !passes_operands() || size() == 1) return execute_together(call);
+    execute_together(distx::calls::erase(distx::calls::Barrier<>{}));
     consume(call);
-    Inside::pass(inner(), *state_);
-    for (int wait = 0; wait < 2; ++wait) inner().execute(distx::calls::Barrier<>{});
+    execute_together(distx::calls::erase(distx::calls::Barrier<>{}));
   }
   [[nodiscard]] Started start(const Call& call, distx::HostStream after = {}) {
     const Inside inside(inner(), *state_);
     state_->starts = true;
+    wait_for_last(call);
     auto pending = inner().start(call, after);
     state_->starts = false;
     Hook hook{state_, std::make_shared<Fake>(inner().share())};
@@ -150,18 +205,25 @@ class Replay : public distx::detail::Decorator<distx::FakeCommunicator> {
       std::size_t bytes, const std::vector<distx::detail::ByteRange>&,
       std::source_location = std::source_location::current()) {
     if (!passes_operands()) return {};
-    const auto memory = std::make_shared<distx::Buffer<std::byte>>(bytes);
+    const auto memory =
+        together_ == nullptr ? std::make_shared<distx::Buffer<std::byte>>(bytes) : together_->allocate(bytes);
     return distx::detail::CommonMemory<distx::Host>{memory->span(), memory, {}};
   }
 
-  [[nodiscard]] Replay share() const { return Replay(inner().share(), groups(), state_); }
+  [[nodiscard]] Replay share() const {
+    Replay same(inner().share(), groups(), state_);
+    same.together_ = together_;
+    return same;
+  }
   [[nodiscard]] Replay split(int color, int key, std::source_location location = std::source_location::current()) {
     return split(distx::detail::SplitRule(color, key), location);
   }
   [[nodiscard]] Replay split(const distx::detail::SplitRule& rule, const std::source_location& location) {
     const Inside inside(inner(), *state_);
-    return Replay(distx::detail::split_by(inner(), rule, location), std::make_shared<distx::detail::GroupCache>(),
-                  state_);
+    Replay group(distx::detail::split_by(inner(), rule, location), std::make_shared<distx::detail::GroupCache>(),
+                 state_);
+    if (group.size() == size() && group.rank() == rank()) group.together_ = together_;
+    return group;
   }
 
  private:
@@ -169,7 +231,7 @@ class Replay : public distx::detail::Decorator<distx::FakeCommunicator> {
       : Base(Fake(rank, size,
                   [state](const Call& call, int, int of) {
                     const auto column = state->starts ? &Calibration::Knot::started : &Calibration::Knot::blocking;
-                    return state->of(call, of, column);
+                    return state->late + state->of(call, of, column);
                   })),
         state_(std::move(state)) {
     state_->left = state_->time();
@@ -177,16 +239,35 @@ class Replay : public distx::detail::Decorator<distx::FakeCommunicator> {
   Replay(Fake fake, std::shared_ptr<distx::detail::GroupCache> cache, std::shared_ptr<State> state)
       : Base(std::move(fake), std::move(cache)), state_(std::move(state)) {}
 
-  /// Updates by operands as ranks that share memory do: the other ranks' are zeros, in memory that is not this rank's.
-  void consume(const Call& call) {
-    const std::size_t width = call.send.element_bytes(), count = call.receive.size();
-    state_->zeros.resize(std::max(state_->zeros.size(), count * width));
-    std::vector<const void*> operands(static_cast<std::size_t>(size()), state_->zeros.data());
-    operands[static_cast<std::size_t>(rank())] =
-        call.send.bytes() + distx::detail::block_offset(call.counts, count, rank()) * width;
-    call.consumer->consume(0, operands, count);
+  /// A collective begins when the last rank comes to it, if all replay.
+  void wait_for_last(const Call& call) {
+    const bool together = together_ != nullptr && !distx::detail::traits_of(call.kind).message;
+    state_->late = together ? together_->latest(inner().now()) - inner().now() : nanoseconds(0);
+  }
+  void execute_together(const Call& call) {
+    wait_for_last(call);
+    inner().execute(call);
   }
 
+  /// Updates by operands as ranks that share memory do: the other ranks', or zeros if these do not replay.
+  void consume(const Call& call) {
+    const std::size_t width = call.send.element_bytes(), count = call.receive.size();
+    const std::byte* const begin = call.send.bytes() + distx::detail::block_offset(call.counts, count, rank()) * width;
+    std::vector<const void*> operands;
+    if (together_ != nullptr) {
+      operands = together_->operands(call.send.bytes());
+      for (auto& operand : operands) operand = static_cast<const std::byte*>(operand) + (begin - call.send.bytes());
+    } else {
+      state_->zeros.resize(std::max(state_->zeros.size(), count * width));
+      operands.assign(static_cast<std::size_t>(size()), state_->zeros.data());
+      operands[static_cast<std::size_t>(rank())] = begin;
+    }
+    state_->left = state_->time();
+    call.consumer->consume(0, operands, count);
+    Inside::pass(inner(), *state_);
+  }
+
+  std::shared_ptr<ReplayedTogether> together_;  ///< null of a group of some ranks
   std::shared_ptr<State> state_;
 };
 
@@ -239,9 +320,14 @@ template <class F>
 void replay_neighbors(int rank, int size, const Calibration& calibration, F&& body) {
   const int ranks = std::min(size, calibration.ranks);
   const int threads = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, ranks);
+  const auto memory = std::make_shared<ReplayedTogether::Memory>();
   distx::spawn(threads, [&](auto& self) {
-    Neighbor neighbor{Replay((rank + self.rank()) % size, size, calibration, static_cast<double>(ranks) / threads),
-                      distx::ThreadCommunicator(self)};
+    distx::ThreadCommunicator all(self);
+    std::shared_ptr<ReplayedTogether> together;
+    if (threads == size) together = std::make_shared<ReplayedTogether>(all.share(), memory);
+    Neighbor neighbor{Replay((rank + self.rank()) % size, size, calibration, static_cast<double>(ranks) / threads,
+                             thread_time, std::move(together)),
+                      std::move(all)};
     body(neighbor);
   });
 }

@@ -110,6 +110,33 @@ TEST_CASE("replays of ranks that share memory map weights and update by operands
   }
 }
 
+TEST_CASE("ranks that all replay map each other's weights and update by each other's operands") {
+  if (std::thread::hardware_concurrency() < 2) {
+    MESSAGE("skipped: one processor replays one rank at a time");
+    return;
+  }
+  Calibration calibration = calibration_of_two();
+  calibration.shares_memory = true;
+  for (const int stage : {1, 3}) {
+    CAPTURE(stage);
+    examples::replay_neighbors(0, 2, calibration, [&](examples::Neighbor& neighbor) {
+      distx::AnyCommunicator<> comm(neighbor.replay.share());
+      std::vector<distx::Parameter<float>> layers;
+      layers.emplace_back("weights", 10'000);
+      auto& weights = layers.front();
+      distx::DataParallel<distx::ZeRO<distx::Dynamic>> training(comm, layers, distx::SGD{}, {.stage = stage});
+      for (float& value : training.gradient(weights)) value = comm.rank() == 0 ? 1 : 3;
+      training.ready(weights);
+      training.step({.learning_rate = 1});
+      distx::barrier(neighbor.all);
+      const auto whole = training.unshard(weights);
+      const auto& values = training.value(weights);
+      CHECK(values[comm.rank() == 0 ? 0 : 9'999] == -2);
+      if (stage == 3) CHECK(values[comm.rank() == 0 ? 9'999 : 0] == -2);
+    });
+  }
+}
+
 TEST_CASE("buckets are the smallest that reach four fifths of the best rate") {
   auto calibration = calibration_of_two();
   calibration.calls["all_reduce"] = {{64, 0, 1e-6}, {4096, 0, 2e-6}};

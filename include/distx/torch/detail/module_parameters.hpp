@@ -145,14 +145,14 @@ class ModuleParameters {
     return all;
   }
   /// Shows averaged gradients as `.grad` of the tensors; none hides them.
-  void show_gradients(const std::vector<distx::Segment<Space>>& segments) {
-    if (segments.empty())
+  void show_gradients(const std::vector<distx::Fragment<Space>>& fragments) {
+    if (fragments.empty())
       for (const auto& slot : slots_) slot->tensor.mutable_grad().reset();
-    for (const auto& segment : segments) {
-      const at::Tensor& tensor = slots_[segment.parameter]->tensor;
-      at::Tensor gradient = tensor_over(segment.gradient, tensor.sizes());
-      if (segment.scale != 1 || gradient.scalar_type() != tensor.scalar_type())
-        gradient = gradient.to(tensor.scalar_type()).mul_(segment.scale);
+    for (const auto& fragment : fragments) {
+      const at::Tensor& tensor = slots_[fragment.parameter]->tensor;
+      at::Tensor gradient = tensor_over(fragment.gradient, tensor.sizes());
+      if (fragment.scale != 1 || gradient.scalar_type() != tensor.scalar_type())
+        gradient = gradient.to(tensor.scalar_type()).mul_(fragment.scale);
       tensor.mutable_grad() = gradient;
     }
   }
