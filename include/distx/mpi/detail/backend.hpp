@@ -112,22 +112,22 @@ class MpiBackend {
 
     void begin(const Call<Host>& call) {
       MpiBackend& backend = state_.backend;
+      const bool message = detail::traits_of(call.kind).message;
       context_ = backend.self_.context(call);
       error_ = nullptr;
       call_ = call;
-      collective_ = !detail::traits_of(call.kind).message;
-      number_ = {true, collective_ ? ++backend.started_calls_ : 0};
-      if (!collective_) {
+      phase_ = CallPhase::exchanging;
+      number_ = {true, message ? 0 : ++backend.started_calls_};
+      compares_ = !message && backend.self_.size > 1 && backend.compares(call);
+      if (message) {
         backend.open_message(job_, call, true, context_);
-        issue_call();
+        (void)advance();
         if (job_.origin().first >= 0) backend.receiving_.push_back(this);
         return;
       }
       const std::uint64_t number = number_.number - 1;
       job_.open(backend.transport_.started.native_handle(), backend.transport_.calls, true,
                 backend.started_queue_.transport().tag(MessageStage::first, number));
-      compares_ = backend.self_.size > 1 && backend.compares(call);
-      phase_ = CallPhase::exchanging;
       if (compares_) exchange_.begin(call, number, context_);
       // Every rank issues its calls in the order of their start, so this call waits for those that are being
       // compared.
@@ -136,14 +136,17 @@ class MpiBackend {
     }
 
     /// Issues the call once all descriptions have arrived; returns whether it was issued or has failed.
-    bool advance_exchange() noexcept {
+    bool advance() noexcept {
       try {
-        if (!compares_) return issue_call();
-        if (!exchange_.advance(context_)) return false;
-        exchange_.compare(call_, context_);
-        if (!exchange_.all_inlined(call_)) return issue_call();
-        exchange_.complete(call_);
-        phase_ = CallPhase::done;
+        if (compares_ && !exchange_.advance(context_)) return false;
+        if (compares_) exchange_.compare(call_, context_);
+        if (compares_ && exchange_.all_inlined(call_)) {
+          exchange_.complete(call_);
+          phase_ = CallPhase::done;
+        } else {
+          phase_ = CallPhase::issued;
+          issue(job_, call_);
+        }
         return true;
       } catch (...) {
         return fail();
@@ -189,29 +192,19 @@ class MpiBackend {
     void take_headers() { (void)job_.take_headers(context_); }
 
    private:
-    enum class CallPhase { exchanging, issued, done, failed };
+    enum class CallPhase { exchanging, issued, done };
 
     /// Keeps the exception that is being handled, which `wait` throws. Returns true.
     bool fail() noexcept {
       error_ = std::current_exception();
-      phase_ = CallPhase::failed;
+      phase_ = CallPhase::done;
       return true;
     }
-    /// Returns true.
-    bool issue_call() noexcept {
-      try {
-        phase_ = CallPhase::issued;
-        issue(job_, call_);
-        return true;
-      } catch (...) {
-        return fail();
-      }
-    }
+    [[nodiscard]] bool is_collective() const noexcept { return number_.number != 0; }
     [[nodiscard]] bool is_ready() {
       MpiBackend& backend = state_.backend;
       backend.progress();
-      return phase_ == CallPhase::done || phase_ == CallPhase::failed ||
-             (phase_ == CallPhase::issued && backend.test(job_, context_));
+      return phase_ == CallPhase::done || (phase_ == CallPhase::issued && backend.test(job_, context_));
     }
     void wait() {
       MpiBackend& backend = state_.backend;
@@ -221,16 +214,16 @@ class MpiBackend {
                                                : job_.overdue(deadline);
       };
       backend.wait_for([this] { return is_ready(); }, overdue, context_, number_);
-      if (phase_ == CallPhase::failed) std::rethrow_exception(error_);
+      if (error_ != nullptr) std::rethrow_exception(error_);
       // A call that completes after a revocation may have read memory that another rank abandoned.
-      if (collective_ || job_.received_data()) {
+      if (is_collective() || job_.received_data()) {
         if (phase_ == CallPhase::issued) backend.session_->control().receive();
         backend.check_usable(context_);
       }
       if (phase_ == CallPhase::issued) job_.finish();
     }
     [[nodiscard]] std::chrono::milliseconds patience() const noexcept {
-      return collective_ || !owners_.empty() ? Job::least_patience : state_.backend.patience();
+      return is_collective() || !owners_.empty() ? Job::least_patience : state_.backend.patience();
     }
     /// Completes or cancels everything in flight; MPI keeps the rest together with all memory that it may access.
     void give_up(std::chrono::milliseconds patience) noexcept {
@@ -244,7 +237,6 @@ class MpiBackend {
     Job job_;
     DescriptionExchange<QueueTransport> exchange_;
     CallPhase phase_ = CallPhase::done;
-    bool collective_ = false;
     bool compares_ = false;
     bool left_behind_ = false;
     CallNumber number_;
@@ -321,7 +313,7 @@ class MpiBackend {
 
   /// Issues the asynchronous calls whose descriptions have arrived, in the order of their start.
   void progress() noexcept {
-    while (!exchanging_.empty() && exchanging_.front()->advance_exchange()) exchanging_.pop_front();
+    while (!exchanging_.empty() && exchanging_.front()->advance()) exchanging_.pop_front();
   }
 
   /// Returns whether all requests of the job are complete. Receives that were started earlier take the earlier

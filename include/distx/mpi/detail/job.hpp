@@ -130,7 +130,8 @@ class Job {
                               : receive.data() == send.data();
     Operands o{send.data(), receive.data(), datatype_of(send.type()), MPI_OP_NULL, send.element_bytes()};
     if (wide) {
-      float* const sums = floats(send.size() + (scatters ? receive.size() : 0));
+      const std::size_t count = send.size() + (scatters ? receive.size() : 0);
+      float* const sums = reinterpret_cast<float*>(scratch(count * sizeof(float)));
       detail::widen(send, sums);
       o = {sums, receives ? sums + (scatters ? send.size() : 0) : nullptr, MPI_FLOAT, MPI_OP_NULL, sizeof(float)};
     } else if (scatters && in_place) {
@@ -154,7 +155,6 @@ class Job {
     if (scratch_.size() < bytes) scratch_ = Buffer<std::byte>(bytes);
     return scratch_.data();
   }
-  [[nodiscard]] float* floats(std::size_t count) { return reinterpret_cast<float*>(scratch(count * sizeof(float))); }
 
   /// Returns whether MPI still uses this object, whose memory must then never be freed.
   [[nodiscard]] bool left_behind() const noexcept { return left_behind_; }
@@ -229,14 +229,13 @@ class Job {
         if (!has_ended(requests_[i]) && !holds(awaited_[i])) return false;
       return true;
     };
-    const auto sends = [](const Awaited& awaited) { return !awaited.receives; };
-    const auto unreachable = [&](const Awaited& awaited) { return awaited.peer >= 0 && is_lost(awaited.peer); };
-    (void)wait_until(
-        no_timeout, [&] { return all(sends); },
-        [&] { return all([&](const Awaited& awaited) { return sends(awaited) || unreachable(awaited); }); });
-    const auto end = wait_until(
-        patience, [&] { return all([](const Awaited&) { return false; }); }, [&] { return all(unreachable); });
-    if (end != detail::WaitEnd::ready) left_behind_ = true;
+    const Deadline end(patience);
+    const auto is_given_up = [&](const Awaited& awaited) {
+      return (awaited.peer >= 0 && is_lost(awaited.peer)) || (!awaited.receives && end.expired());
+    };
+    const auto none = [](const Awaited&) { return false; };
+    if (wait_until(no_timeout, [&] { return all(none); }, [&] { return all(is_given_up); }) != WaitEnd::ready)
+      left_behind_ = true;
     clear();
     finish_.reset();
     user_.error = nullptr;
