@@ -203,7 +203,7 @@ TEST_CASE("limits: a block that has more whole pieces than the root expects is a
     found = error.what();
   } catch (const RevokedError&) {  // by the root
   }
-  if (root) CHECK(found.find("expects 1000 elements of type int32, rank 1 sends 2000 elements") != std::string::npos);
+  if (root) CHECK(found.find("another rank sends more elements") != std::string::npos);
 }
 
 TEST_CASE("limits: an invalid max_count is rejected") {

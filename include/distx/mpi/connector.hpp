@@ -5,7 +5,8 @@
 #include <memory>
 #include <span>
 
-#include "distx/connect/connector.hpp"
+#include "distx/connect/failure_channel.hpp"
+#include "distx/core/deadline.hpp"
 
 namespace distx::inline DISTX_ABI {
 
@@ -36,7 +37,7 @@ struct MpiConnectorOptions {
 /// Destroying the last of them is collective, as MPI_Finalize is. During stack unwinding the destructor waits two
 /// seconds for the other ranks and then leaves MPI initialized, so a failing rank cannot hang and the launcher
 /// terminates the others. It waits five seconds if an error was caught instead, and one if a rank's process has ended.
-class MpiConnector : public detail::RankNumbers {
+class MpiConnector {
  public:
   /// Initializes MPI, which removes its own arguments from `argc` and `argv`. Collective.
   /// @throws ConnectError if MPI was initialized before, or differs from the MPI of the launcher
@@ -50,6 +51,12 @@ class MpiConnector : public detail::RankNumbers {
   MpiConnector(MpiConnector&&) noexcept = default;
   MpiConnector& operator=(MpiConnector&&) noexcept = default;
 
+  [[nodiscard]] int rank() const noexcept;
+  [[nodiscard]] int size() const noexcept;
+  /// Returns this rank's index among the ranks that can share memory with it.
+  [[nodiscard]] int local_rank() const noexcept;
+  [[nodiscard]] int local_size() const noexcept;
+  [[nodiscard]] int root_rank() const noexcept { return 0; }
   [[nodiscard]] MpiConnectorOptions::ThreadLevel thread_level() const;
   /// Returns the duplicated communicator, MPI_COMM_NULL after `shrink`; it remains owned by this connector. For
   /// Boost.MPI, attach to it:
@@ -84,6 +91,10 @@ class MpiConnector : public detail::RankNumbers {
 
  private:
   explicit MpiConnector(std::shared_ptr<detail::mpi::Session> session) noexcept;
+
+  void gather(const char* operation, std::span<const std::byte> send, std::span<std::byte> receive);
+
+  void same_size(const char* operation, std::size_t mine);
 
   std::shared_ptr<detail::mpi::Session> session_;
 };

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -39,16 +38,6 @@ class Agreement {
     Kind kind = Kind::join;
     int version = 0;      ///< of the proposal
     Survivors survivors;  ///< in `join`, the channel alone: the first that the rank has not used
-
-    /// Returns the message as it is sent.
-    [[nodiscard]] std::vector<int> words() const {
-      std::vector<int> all{static_cast<int>(kind), version, survivors.channel};
-      all.insert(all.end(), survivors.ranks.begin(), survivors.ranks.end());
-      return all;
-    }
-    [[nodiscard]] static Message from(std::span<const int> words) {
-      return {static_cast<Kind>(words[0]), words[1], {{words.begin() + 3, words.end()}, words[2]}};
-    }
   };
   using Send = std::function<void(int to, const Message&)>;
   using Ended = std::function<bool(int rank)>;

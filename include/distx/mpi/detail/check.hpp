@@ -2,7 +2,6 @@
 #pragma once
 #include <mpi.h>
 
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -12,13 +11,19 @@
 // MPI's C interface.
 namespace distx::inline DISTX_ABI::detail::mpi {
 
+/// Returns MPI's description of an error code.
+[[nodiscard]] inline std::string words_of(int code) {
+  char words[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  if (MPI_Error_string(code, words, &length) != MPI_SUCCESS) return "unknown error";
+  return std::string(words, static_cast<std::size_t>(length));
+}
+
 /// Throws MismatchError for a truncated message, otherwise BackendError with MPI's code and description.
 [[noreturn]] inline void fail(int code, std::string_view routine, const ErrorContext& context) {
-  int kind = MPI_ERR_UNKNOWN, length = 0;
-  char description[MPI_MAX_ERROR_STRING] = "unknown error";
+  int kind = MPI_ERR_UNKNOWN;
   MPI_Error_class(code, &kind);
-  MPI_Error_string(code, description, &length);
-  const std::string words = std::string(routine) + ": " + description;
+  const std::string words = std::string(routine) + ": " + words_of(code);
   if (kind == MPI_ERR_TRUNCATE)
     throw MismatchError("another rank sends more elements than this rank receives (" + words + ")", context, code);
   throw BackendError(words + " (code " + std::to_string(code) + ")", context, code);
@@ -33,13 +38,6 @@ inline void check(int code, std::string_view routine, const ErrorContext& contex
 [[nodiscard]] inline bool is_complete(MPI_Request request) noexcept {
   int complete = 0;
   return MPI_Request_get_status(request, &complete, MPI_STATUS_IGNORE) == MPI_SUCCESS && complete != 0;
-}
-/// Completes requests if all can be; returns whether they have. Ignores errors.
-[[nodiscard]] inline bool are_complete(std::span<MPI_Request> requests) noexcept {
-  int complete = 0;
-  return MPI_Testall(static_cast<int>(requests.size()), requests.data(), &complete, MPI_STATUSES_IGNORE) ==
-             MPI_SUCCESS &&
-         complete != 0;
 }
 /// Completes a request if it can be; returns whether it has.
 [[nodiscard]] inline bool try_complete(MPI_Request& request, const char* routine, const ErrorContext& context) {

@@ -50,4 +50,12 @@ void in_pieces(std::size_t count, std::size_t most, F&& f) {
     f(offset, static_cast<int>(std::min(most, count - offset)));
 }
 
+/// The same for a message between two ranks, whose last piece is shorter than `most`, if need be empty: a longer
+/// message than expected is a mismatch in that piece. A message that lacks whole pieces ends at the deadline.
+template <class F>
+void in_message_pieces(std::size_t count, std::size_t most, F&& f) {
+  in_pieces(count, most, f);
+  if (count > 0 && count % most == 0) f(count, 0);
+}
+
 }  // namespace distx::inline DISTX_ABI::detail::mpi

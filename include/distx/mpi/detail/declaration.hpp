@@ -7,6 +7,7 @@ namespace distx::inline DISTX_ABI::detail {
 namespace mpi {
 
 class MpiBackend;
+class Session;
 
 }  // namespace mpi
 

@@ -2,20 +2,17 @@
 #pragma once
 #include <mpi.h>
 
-#include <boost/mpi/environment.hpp>
-
 #include "distx/core/unique_handle.hpp"
 
 namespace distx::inline DISTX_ABI::detail::mpi {
 
 /// Returns whether MPI is initialized and not finalized; handles can be freed only then.
 [[nodiscard]] inline bool is_up() noexcept {
-  return boost::mpi::environment::initialized() && !boost::mpi::environment::finalized();
-}
-
-/// Returns whether MPI was initialized with MPI_THREAD_MULTIPLE.
-[[nodiscard]] inline bool serves_threads() {
-  return boost::mpi::environment::thread_level() == boost::mpi::threading::level::multiple;
+  int begun = 0;
+  int ended = 0;
+  MPI_Initialized(&begun);
+  MPI_Finalized(&ended);
+  return begun != 0 && ended == 0;
 }
 
 /// The traits of a handle that `Free` frees while MPI is up. `Null` returns the null handle, which is not a constant.

@@ -4,7 +4,9 @@
 #include "distx/comm/detail/communicator_makers.hpp"
 #include "distx/mpi/communicator.hpp"
 
-namespace distx::inline DISTX_ABI::detail {
+namespace distx::inline DISTX_ABI {
+
+namespace detail::mpi {
 
 /// Makes MPI communicators for `best_communicator()` once this header is included.
 struct MpiMaker {
@@ -22,6 +24,12 @@ struct MpiMaker {
   static bool serves_threads() { return MpiCommunicator::serves_threads(); }
 };
 
-MpiMaker maker_for(MpiTag);
+}  // namespace detail::mpi
 
-}  // namespace distx::inline DISTX_ABI::detail
+namespace detail {
+
+mpi::MpiMaker maker_for(MpiTag);
+
+}  // namespace detail
+
+}  // namespace distx::inline DISTX_ABI

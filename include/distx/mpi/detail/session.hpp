@@ -1,45 +1,78 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
-#include <climits>
+#include <atomic>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "distx/connect/control/messages.hpp"
 #include "distx/connect/failure_channel.hpp"
 #include "distx/connect/self.hpp"
 #include "distx/core/detail/early_warning.hpp"
 #include "distx/core/detail/fnv1a.hpp"
 #include "distx/core/detail/made_here.hpp"
-#include "distx/mpi/detail/agreement.hpp"
 #include "distx/mpi/detail/queue.hpp"
 #include "distx/mpi/detail/world.hpp"
 
 namespace distx::inline DISTX_ABI::detail::mpi {
 
-/// The ranks of one connector: those of an MPI communicator, or after `shrink` the surviving ones of them.
+/// Notices that the process of one of some ranks has ended. Any thread may ask.
+class Watch {
+ public:
+  /// @param ranks  their numbers in `world`, which must outlive this
+  Watch(const World& world, std::vector<int> ranks) : world_(world), ranks_(std::move(ranks)) {
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
+      if (ranks_[rank] != world_.rank() && world_.shares_host(ranks_[rank], world_.rank())) near_.push_back(rank);
+  }
+
+  [[nodiscard]] bool has_lost() {
+    const auto now = Deadline::clock::now().time_since_epoch();
+    auto before = looked_.load();
+    if (now - before > every * (1 + near_.size() / 16) && looked_.compare_exchange_strong(before, now))
+      for (const std::size_t rank : near_)
+        if (world_.has_ended(ranks_[rank])) lost_ = static_cast<int>(rank);
+    return lost_ >= 0;
+  }
+  /// @pre has_lost()
+  [[noreturn]] void raise(const ErrorContext& context) const {
+    const int lost = lost_;
+    throw RankFailure("rank " + std::to_string(lost) + " of " + std::to_string(ranks_.size()) + " (" +
+                          world_.name_process(ranks_[static_cast<std::size_t>(lost)]) + ") exited unexpectedly",
+                      lost, nullptr, context);
+  }
+
+  static constexpr std::chrono::milliseconds every{5};  // to look at a process costs more than to poll MPI
+
+ private:
+  const World& world_;
+  std::vector<int> ranks_;
+  std::vector<std::size_t> near_;  // those of other processes of this host
+  std::atomic<Deadline::clock::duration> looked_{};
+  std::atomic<int> lost_{-1};
+};
+
+/// The ranks of one connector: those of an MPI communicator, or after `shrink` those of them that are left.
 ///
 /// The former make control calls by MPI's collectives. The latter use no collective of MPI's, which would wait for the
 /// ranks that are lost: they exchange messages over the communicator of the former.
-class Session final : public FailureChannel, public RankNumbers {
+class Session final : public FailureChannel {
  public:
-  explicit Session(const std::shared_ptr<World>& world) : Session(world, world->all(), world->deadline(), 0) {}
-  /// @param group  identifies the surviving ranks; 0 for all
-  Session(std::shared_ptr<World> world, RankSubset subset, const Timeout& deadline, std::uint64_t group)
-      : RankNumbers(numbers_of(*world, subset)),
-        world_(std::move(world)),
+  explicit Session(std::shared_ptr<World> world)
+      : world_(std::move(world)), deadline_(world_->deadline()), rank_(world_->rank()), size_(world_->size()) {}
+  /// For `shrink`: some ranks of `world`.
+  Session(std::shared_ptr<World> world, RankSubset subset, std::uint64_t group, Timeout deadline)
+      : world_(std::move(world)),
         deadline_(deadline),
+        rank_(subset.rank),
+        size_(subset.size()),
         group_(group),
-        subset_(std::move(subset)) {
-    if (is_left())
-      calls_.emplace(
-          QueueTransport({world_->control().comm(), subset_.ranks}, subset_.first_tag(), 3, RankSubset::user_tags),
-          RankOf{rank_, size_, "mpi"}, deadline);
-  }
+        subset_(std::move(subset)),
+        calls_(std::make_unique<QueuedCollectives>(
+            QueueTransport({world_->control().comm(), subset_->ranks},
+                           QueueTags::of(subset_->first_tag(), 3, RankSubset::user_tags)),
+            RankOf{rank_, size_, "mpi"}, deadline)) {}
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   ~Session() override = default;
@@ -48,47 +81,37 @@ class Session final : public FailureChannel, public RankNumbers {
   [[nodiscard]] static std::shared_ptr<Session> shrink(Session& whole, Timeout deadline);
 
   /// Returns the MPI communicator of these ranks, null after `shrink`.
-  [[nodiscard]] MPI_Comm comm() const noexcept { return is_left() ? MPI_COMM_NULL : world_->comm(); }
-  /// Returns whether these ranks are the surviving ones.
-  [[nodiscard]] bool is_left() const noexcept { return subset_.channel != 0; }
-  [[nodiscard]] const RankSubset& subset() const noexcept { return subset_; }
+  [[nodiscard]] MPI_Comm comm() const noexcept { return subset_ ? MPI_COMM_NULL : world_->comm(); }
+  /// Returns these ranks if they are the surviving ones.
+  [[nodiscard]] const std::optional<RankSubset>& subset() const noexcept { return subset_; }
   [[nodiscard]] World& world() const noexcept { return *world_; }
   [[nodiscard]] Control& control() noexcept { return world_->control(); }
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] int local_rank() const noexcept { return count_on_host(rank_); }
+  [[nodiscard]] int local_size() const noexcept { return count_on_host(size_); }
   [[nodiscard]] const Timeout& deadline() const noexcept { return deadline_; }
 
-  void barrier(const char* operation) {
-    if (is_left()) return make(operation, calls::Barrier<Host>{});
-    in_step(operation, [&](const ErrorContext& context) { compare_sizes(0, context); });
-  }
-  void broadcast(std::span<std::byte> bytes, int root) {
-    if (is_left()) return make("broadcast", erase(calls::Broadcast<std::byte>{bytes, root}));
-    in_step("broadcast", [&](const ErrorContext& context) {
-      compare_sizes(bytes.size(), context);
-      if (bytes.empty()) return;
-      // Staged, so that MPI does not write to the caller's buffer after a timeout.
-      auto staged = std::make_unique<std::vector<std::byte>>(bytes.begin(), bytes.end());
-      run_in_time(deadline_, "MPI_Ibcast", context, staged, [&](auto& buffer, MPI_Request* request) {
-        return MPI_Ibcast(buffer.data(), static_cast<int>(buffer.size()), MPI_BYTE, root, comm(), request);
-      });
-      std::ranges::copy(*staged, bytes.begin());
+  /// Runs a nonblocking call on `comm()` to completion. `keep` owns its buffers, which MPI uses until then.
+  template <class Buffers, class Begin>
+  void run(const char* operation, const char* routine, std::unique_ptr<Buffers>& keep, Begin&& begin_call) {
+    in_step(where(operation), [&](const ErrorContext& context) {
+      run_in_time(deadline_, routine, context, keep, std::forward<Begin>(begin_call));
     });
   }
-  void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) {
-    if (is_left()) return make("all_gather", erase(calls::AllGather<std::byte>{send, receive}));
-    in_step("all_gather", [&](const ErrorContext& context) {
-      compare_sizes(send.size(), context);
-      if (!send.empty()) std::ranges::copy(gathered(comm(), send, deadline_, context), receive.begin());
-    });
-  }
-  /// Makes a call of the surviving ranks. @pre is_left()
+  /// Makes a call of the surviving ranks. Collective. @pre subset()
   void make(const char* operation, const Call<Host>& call) {
-    in_step(operation, [&](const ErrorContext& context) {
-      const auto one_has_ended = [this] { return world_->first_ended(*subset_.ranks) >= 0; };
+    in_step(where(operation), [&](const ErrorContext& context) {
       calls_->run(call, made_++, context, [&](auto&& ready, auto&& overdue) {
-        if (wait_for_ranks(deadline_, context, ready, one_has_ended, overdue))
-          world_->raise_ended(*subset_.ranks, context);
+        if (wait_for_ranks(deadline_, context, ready, [this] { return watch_.has_lost(); }, overdue))
+          watch_.raise(context);
       });
     });
+  }
+  void barrier(const char* operation) {
+    if (subset_) return make(operation, calls::Barrier<Host>{});
+    auto nothing = std::make_unique<char>();
+    run(operation, "MPI_Ibarrier", nothing, [&](char&, MPI_Request* r) { return MPI_Ibarrier(comm(), r); });
   }
   /// @pre MPI_THREAD_MULTIPLE, as for `poll`
   void publish(std::uint64_t identity, const std::string& reason) noexcept override {
@@ -104,50 +127,52 @@ class Session final : public FailureChannel, public RankNumbers {
   }
 
  private:
-  [[nodiscard]] static RankNumbers numbers_of(const World& world, const RankSubset& subset) {
-    const auto process_of = [&](int rank) -> const posix::Process& { return world.process(rank); };
-    return detail::control::numbers_of(*subset.ranks, process_of)[static_cast<std::size_t>(subset.rank)];
+  /// Returns the rank in the world.
+  [[nodiscard]] int in_world(int rank) const noexcept {
+    return subset_ ? (*subset_->ranks)[static_cast<std::size_t>(rank)] : rank;
+  }
+  [[nodiscard]] int count_on_host(int end) const noexcept {
+    int count = 0;
+    for (int rank = 0; rank < end; ++rank) count += world_->shares_host(in_world(rank), in_world(rank_)) ? 1 : 0;
+    return count;
   }
 
   /// Makes a call unless an earlier one has failed: then this rank is out of step.
   template <class F>
-  void in_step(const char* operation, F&& make_call) {
-    const auto context = where(operation);
+  void in_step(const ErrorContext& context, F&& f) {
     process_.check("this connector", context);
     if (failed_) throw RevokedError("an earlier call of this connector failed", context);
     failed_ = true;
     try {
-      make_call(context);
+      f(context);
     } catch (const MismatchError&) {
       failed_ = false;  // on every rank
       throw;
-    } catch (...) {
+    } catch (const TimeoutError&) {
       world_->note_broken();
+      throw;
+    } catch (...) {
+      control().note_failure();
       throw;
     }
     failed_ = false;
     control().forget_failures();
   }
-  /// @throws MismatchError on every rank if the ranks pass different sizes, or too many bytes for a call of MPI
-  void compare_sizes(std::size_t own, const ErrorContext& context) {
-    const auto all = gathered(comm(), std::span<const std::size_t>(&own, 1), deadline_, context);
-    for (std::size_t rank = 0; rank < all.size(); ++rank)
-      if (all[rank] != all[0])
-        throw MismatchError("rank 0 passes " + std::to_string(all[0]) + " bytes, rank " + std::to_string(rank) + " " +
-                                std::to_string(all[rank]),
-                            context);
-    if (own > INT_MAX)
-      throw MismatchError(
-          "a control message has at most " + std::to_string(INT_MAX) + " bytes, this one " + std::to_string(own),
-          context);
+  [[nodiscard]] std::vector<int> all_in_world() const {
+    std::vector<int> all;
+    for (int rank = 0; rank < size_; ++rank) all.push_back(in_world(rank));
+    return all;
   }
 
   MadeHere process_;
   std::shared_ptr<World> world_;
   Timeout deadline_;
-  std::uint64_t group_;
-  RankSubset subset_;
-  std::optional<QueuedCollectives> calls_{};  ///< of the surviving ranks
+  int rank_;
+  int size_;
+  std::uint64_t group_ = 0;  ///< identifies the surviving ranks; 0 for all
+  std::optional<RankSubset> subset_{};
+  std::unique_ptr<QueuedCollectives> calls_{};
+  Watch watch_{*world_, all_in_world()};
   std::uint64_t made_ = 0;
   bool failed_ = false;
   bool shrunk_ = false;
@@ -156,38 +181,48 @@ class Session final : public FailureChannel, public RankNumbers {
 inline std::shared_ptr<Session> Session::shrink(Session& whole, Timeout deadline) {
   const auto context = whole.where("shrink");
   whole.process_.check("this connector", context);
-  if (!serves_threads())
+  if (boost::mpi::environment::thread_level() != BoostThreadLevel::multiple)
     throw ConnectError("the ranks can continue without others only if MPI was initialized with MPI_THREAD_MULTIPLE",
                        context);
   if (std::exchange(whole.shrunk_, true)) throw replaced_before(context);
   World& world = *whole.world_;
-  std::vector<char> ended(static_cast<std::size_t>(world.size()), true);  // by rank in the world; or not of these ranks
-  for (const int rank : *whole.subset_.ranks) ended[static_cast<std::size_t>(rank)] = false;
-  const auto has_ended = [&](int rank) { return ended[static_cast<std::size_t>(rank)] != 0; };
-  const auto send = [&](int to, const Agreement::Message& message) {
-    if (!has_ended(to)) world.control().send(whole.group_, to, message.words());
-  };
-  Agreement agreement(world.rank(), world.size(), world.next_channel(), deadline, Deadline::clock::now(), send);
+  const auto ranks = static_cast<std::size_t>(whole.size_);
+  Agreement agreement(whole.rank_, whole.size_, world.next_channel(), deadline, Deadline::clock::now(),
+                      [&](int to, const Agreement::Message& message) {
+                        world.agreement_messages().send(whole.group_, whole.in_world(to), message);
+                      });
+  std::vector<int> rank_of(static_cast<std::size_t>(world.size()), -1);
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    rank_of[static_cast<std::size_t>(whole.in_world(static_cast<int>(rank)))] = static_cast<int>(rank);
+  std::vector<bool> ended(ranks);
+  auto next_look = Deadline::clock::now();
   std::optional<Survivors> decision;
   const auto is_decided = [&] {
     const auto now = Deadline::clock::now();
     // Before the messages: then all messages of a rank that has ended have been passed on.
-    for (const int rank : *whole.subset_.ranks)
-      if (world.has_ended(rank)) ended[static_cast<std::size_t>(rank)] = true;
-    for (const auto& received : world.control().received(whole.group_))
-      agreement.receive(received.from, Agreement::Message::from(received.words), now);
-    decision = agreement.step(now, has_ended);
+    if (now >= next_look) {
+      for (std::size_t rank = 0; rank < ranks; ++rank)
+        if (!ended[rank]) ended[rank] = world.has_ended(whole.in_world(static_cast<int>(rank)));
+      next_look = now + Watch::every;
+    }
+    for (const auto& received : world.agreement_messages().take(whole.group_))
+      if (const int from = rank_of[static_cast<std::size_t>(received.from)]; from >= 0)
+        agreement.receive(from, received.message, now);
+    decision = agreement.step(now, [&](int rank) { return ended[static_cast<std::size_t>(rank)]; });
     return decision.has_value();
   };
   (void)wait_until(no_timeout, is_decided, [] { return false; });
-  if (!decision->has(world.rank())) throw left_behind(deadline, context);
-  RankSubset subset = world.subset_of(std::move(decision->ranks), decision->channel, context);
+  if (!decision->has(whole.rank_)) throw left_behind(deadline, context);
+  world.use_channel(decision->channel, context);
+  for (int& rank : decision->ranks) rank = whole.in_world(rank);
+  const RankSubset subset = world.subset_of(std::move(decision->ranks), decision->channel);
   std::vector<int> words = *subset.ranks;
   words.push_back(subset.channel);
   const auto group = fnv1a(words);
   world.note_left(subset.ranks, group);
-  const auto shorter = [](const Timeout& a, const Timeout& b) { return a.limit() < b.limit(); };
-  return make_here<Session>(whole.world_, std::move(subset), std::min(whole.deadline_, deadline, shorter), group);
+  return make_here<Session>(
+      whole.world_, subset, group,
+      std::min(whole.deadline_, deadline, [](const Timeout& a, const Timeout& b) { return a.limit() < b.limit(); }));
 }
 
 /// Returns the session of a single rank in a program without a launcher. Initializes MPI if necessary, once per

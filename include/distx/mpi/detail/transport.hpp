@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +26,13 @@ struct Transport {
   bool scheduled = true;  ///< whether distx makes all collectives whose calls are compared; the same on every rank
   bool threaded = false;  ///< whether a progress thread makes asynchronous collectives, on every rank
 
+  /// @throws InvalidArgument if a message cannot have the tag that its user has chosen
+  void check_tag(int tag, const ErrorContext& context) const {
+    if (tag <= last_message_tag) return;
+    throw InvalidArgument("invalid tag " + std::to_string(tag) + ": this MPI has tags up to " +
+                              std::to_string(last_message_tag) + (has_collectives() ? "" : " for surviving ranks"),
+                          context);
+  }
   /// Returns whether the descriptions of calls contain the counts of all ranks.
   [[nodiscard]] bool counts_fit() const noexcept {
     return self.size <= MpiOptions::most_scheduled_ranks || !has_collectives();
@@ -39,6 +45,10 @@ struct Transport {
     (void)started.release();
   }
 };
+
+[[nodiscard]] inline bool serves_threads() {
+  return boost::mpi::environment::thread_level() == BoostThreadLevel::multiple;
+}
 
 /// A rank's introduction to the others of a new communicator.
 struct Member {
@@ -73,7 +83,7 @@ inline void make_data_tags(Transport& transport, std::int64_t tags) noexcept {
     const auto choice = static_cast<std::uint64_t>(options.max_count) << 3 |
                         static_cast<std::uint64_t>(options.check) << 1 | (made.scheduled ? 1U : 0U);
     const Member own{session.control().new_identity(), choice, session.rank(), has_thread};
-    const auto all = gathered(whole, std::span(&own, 1), session.deadline(), context);
+    const auto all = gathered(whole, own, session.deadline(), context);
     made.identity = all[0].identity;
     made.threaded = std::ranges::all_of(all, &Member::has_thread);
     for (const Member& each : all) made.ranks.push_back(each.rank_in_world);
@@ -101,7 +111,7 @@ inline void make_data_tags(Transport& transport, std::int64_t tags) noexcept {
   made.call_tags = RankSubset::user_tags;
   made.first_message_tag = subset.first_tag() + RankSubset::user_tags;
   make_data_tags(made, RankSubset::tags - RankSubset::user_tags);
-  made.identity = (std::uint64_t{1} << 63) + static_cast<std::uint64_t>(subset.channel);  // none of Control's
+  made.identity = Control::identity_of_channel(subset.channel);
   made.threaded = true;
   made.ranks = *subset.ranks;
   return made;
