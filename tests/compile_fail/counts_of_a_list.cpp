@@ -6,7 +6,7 @@
 void f(distx::ThreadCommunicator& comm, std::vector<std::vector<float>>& list) {
   std::vector<std::vector<float>> all = list;
 #ifndef DISTX_POSITIVE
-  distx::all_gather(comm, list, all, std::vector<std::size_t>{4, 4});
+  distx::all_gather(comm, list, all, {4, 4});
 #else
   distx::all_gather(comm, list, all);
 #endif

@@ -92,14 +92,13 @@ class Job:
         """Waits until `holds()`. `paused` is then the longest time that the host did not run this script, if a second or more: a
         virtual machine can stand still for seconds, and the ranks with it."""
         self.paused = 0
-        last = time.monotonic()
-        end = last + seconds
+        end = time.monotonic() + seconds
         while not holds():
             now = time.monotonic()
             if now > end:
                 return False
             time.sleep(0.02)
-            last, pause = time.monotonic(), time.monotonic() - last
+            pause = time.monotonic() - now
             self.paused = max(self.paused, pause if pause >= 1 else 0)
         return True
 

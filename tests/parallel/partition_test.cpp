@@ -65,15 +65,15 @@ TEST_CASE("a parameter assigned whole is not split, and the largest shard is as 
   CHECK(two.partition(matrix, whole).size(1) == 160);  // it is the other's turn
 }
 
-TEST_CASE("pieces of a layout are within one parameter and exclude padding") {
+TEST_CASE("fragments of a layout are within one parameter and exclude padding") {
   distx::detail::BucketLayout layout{distx::ElementType::f32, 4, 64, {{7, 0, 5}, {8, 16, 17}, {9, 48, 1}}, {}};
-  const auto all = layout.pieces(0, 64);
+  const auto all = layout.fragments(0, 64);
   CHECK(all.size() == 3);
-  const auto some = layout.pieces(4, 32);
+  const auto some = layout.fragments(4, 32);
   CHECK(some.size() == 2);
   CHECK((some[0].entry == 7 && some[0].offset == 4 && some[0].at == 4 && some[0].size == 1));
   CHECK((some[1].entry == 8 && some[1].offset == 0 && some[1].at == 16 && some[1].size == 16));
-  CHECK(layout.pieces(5, 16).empty());
+  CHECK(layout.fragments(5, 16).empty());
 }
 
 TEST_CASE("a pool lends disjoint memory, merges gaps that are given back, and returns nothing when it is exhausted") {

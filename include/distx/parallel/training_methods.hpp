@@ -199,11 +199,12 @@ class TrainingMethods {
   /// Captures a step in a CUDA graph: `f()` enqueues the step, its forward and backward pass included, on `after` and
   /// on streams that it orders after that one, and calls `step` once. `replay` runs it.
   ///
-  /// Nothing runs, and no step is counted. CUDA cannot capture its default stream. `f` must not block the host, and
-  /// must enqueue the same calls on every rank; its arrays keep their addresses while the graph exists, until the next
-  /// `capture` or the end of this object. If it throws, the training cannot continue. Learning rate and loss of the
-  /// captured step are not used. Collective: every rank captures. Blocks the host.
+  /// Nothing runs, and no step is counted. `f` must not block the host, and must enqueue the same calls on every rank;
+  /// its arrays keep their addresses while the graph exists, until the next `capture` or the end of this object. If it
+  /// throws, the training cannot continue. Learning rate and loss of the captured step are not used. Collective: every
+  /// rank captures. Blocks the host.
   /// @pre a step has been made without capture
+  /// @throws InvalidArgument for CUDA's default stream, which cannot be captured
   /// @throws InvalidState at stage 3, with `.allow_unused`, `.skip_nonfinite`, `.guard_every`, scaled losses or
   ///   Replicate, during a step, or if `f` does not make one step
   /// @code

@@ -222,6 +222,8 @@ class EqualBlocks {
     static_assert(std::same_as<A, EqualBlocks>,
                   "distx: a list of buffers takes no counts; omit them, or pass {} before a stream");
   }
+  template <std::integral T>
+  EqualBlocks(std::initializer_list<T>) : EqualBlocks(T()) {}
 
   operator Counts() const noexcept { return {}; }  // NOLINT(google-explicit-constructor): an argument
 };

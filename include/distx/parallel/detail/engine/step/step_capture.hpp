@@ -37,6 +37,10 @@ class StepCapture {
   /// @pre the training is between two steps, and nothing that it has enqueued is waited for by what `f` enqueues
   template <class Engine>
   void record(Engine& engine, const std::function<void()>& f, stream after, const here& location) {
+    if constexpr (CapturedWork<Space>::available)
+      if (after == stream())
+        throw InvalidArgument("pass a stream: CUDA cannot capture its default stream",
+                              engine.context("capture", location));
     engine.call(StepCall::between_steps, "capture", after, location, [&] {
       const ErrorContext context = engine.context("capture", location);
       check_capturable(engine, context);
