@@ -47,16 +47,17 @@ struct Settings {
 /// Computation as that of a layer: products of blocks of a weight matrix of 4 MiB with the activations of 64 samples.
 class LayerWork {
  public:
-  /// @param seconds  to be computed if nothing else runs on this core; at least one block
-  explicit LayerWork(double seconds) {
+  LayerWork() {
     std::vector<double> blocks;
     for (std::size_t i = 0; i < 2 * width / rows; ++i) {
       const auto begin = clock::now();
       multiply();
       blocks.push_back(since(begin));
     }
-    blocks_ = std::max(1, static_cast<int>(seconds / median(std::move(blocks))));
+    block_seconds_ = median(std::move(blocks));
   }
+  /// @param seconds  to be computed if nothing else runs on this core; at least one block
+  void set_time(double seconds) { blocks_ = std::max(1, static_cast<int>(seconds / block_seconds_)); }
   void operator()() {
     for (int i = 0; i < blocks_; ++i) multiply();
   }
@@ -73,6 +74,7 @@ class LayerWork {
   Matrix weights_ = Matrix::Random(width, width), input_ = Matrix::Random(width, samples);
   Matrix output_ = Matrix::Zero(width, samples);
   Eigen::Index next_ = 0;
+  double block_seconds_ = 0;
   int blocks_ = 1;
 };
 
@@ -172,7 +174,7 @@ class Calibrator {
       double alone = timed(bytes, start_and_wait);
       distx::all_reduce(comm_, alone, distx::max);
       // Long enough for a progress thread that sleeps between polls.
-      LayerWork work(std::max(2 * alone, 1e-3));
+      work_.set_time(std::max(2 * alone, 1e-3));
       std::vector<double> reading, blocking, started, working, overlapped;
       std::size_t rounds = 1;
       const auto before = clock::now();
@@ -180,10 +182,10 @@ class Calibrator {
         reading.push_back(timed(bytes, read_result));
         blocking.push_back(timed(bytes, block));
         started.push_back(timed(bytes, start_and_wait));
-        working.push_back(timed(bytes, work));
+        working.push_back(timed(bytes, work_));
         overlapped.push_back(timed(bytes, [&] {
           auto pending = comm_.start(distx::calls::erase(call));
-          work();
+          work_();
           pending.wait();
           read_result();
         }));
@@ -215,6 +217,7 @@ class Calibrator {
   double seconds_;
   std::size_t most_;
   Floats whole_, part_;
+  LayerWork work_;
 };
 
 void print(const Calibration& calibration) {

@@ -96,7 +96,7 @@ void train(distx::AnyConnector& connector, const Settings& settings, const examp
         at = progress_of_all(comm, at);
         sampler = partition();
         if (comm.rank() == 0)
-          fmt::print("{}: {} continue after step {}\n", lost ? "ranks are lost" : "ranks have joined", comm.size(),
+          fmt::print("{}: {} continue after step {}\n", lost ? "ranks failed" : "ranks have joined", comm.size(),
                      at.steps);
         lost = false;
         continue;  // to `grow`, which ranks that have joined call next
@@ -121,6 +121,7 @@ void train(distx::AnyConnector& connector, const Settings& settings, const examp
 }
 
 void run(int argc, char** argv, const Settings& settings) {
+  // First, so that a process without data never joins.
   const auto digits = examples::small_digits(settings.synthetic, settings.digits, argv[0], "--digits or --synthetic");
   auto connector = distx::connect(argc, argv);  // with DISTX_JOIN=1, waits for `grow`
   if (connector.size() == 1)

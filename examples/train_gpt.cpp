@@ -70,12 +70,15 @@ FakeStep replayed_step(const GptSettings& settings, const GptTask& task,
     train_rank(distx::AnyCommunicator<>(distx::FakeCommunicator(settings.rank, settings.fake)), own, task);
     return result;
   }
-  examples::replay_neighbors(settings.rank, settings.fake, *calibration, [&](examples::Neighbor& neighbor) {
+  const auto replay = [&](examples::Neighbor& neighbor) {
     GptSettings each = own;
     each.neighbor = &neighbor;
     if (neighbor.all.rank() > 0) each.on_fake_step = [](const FakeStep&) {};
     train_rank(distx::AnyCommunicator<>(neighbor.replay.share()), each, task);
-  });
+  };
+  // How stages wait for each other is planned: see `with_waiting`.
+  const bool wait = !settings.mesh.pipelined();
+  examples::replay_neighbors(settings.rank, settings.fake, *calibration, replay, wait);
   return result;
 }
 

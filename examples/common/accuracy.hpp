@@ -13,7 +13,7 @@
 
 namespace examples {
 
-/// Returns the fraction of the digits that the model reads. Collective.
+/// Returns the fraction of the digits that the model classifies correctly. Collective.
 ///
 /// Each rank evaluates an equal share, because opening a layer is collective; the last shares may repeat digits, which
 /// do not count again.

@@ -33,14 +33,13 @@ inline std::chrono::nanoseconds thread_time() {
   return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
-/// What all ranks of a job that replays on threads do together: they have common memory, and read each other's
-/// operands.
+/// What all ranks of a job that replays on threads share: memory, each other's operands, and when they enter a call.
 class ReplayedTogether {
  public:
   /// The allocations of all ranks, in their order.
   class Memory {
    public:
-    /// Returns allocation `index`; whichever rank comes first makes it.
+    /// Returns allocation `index`, which the first rank to ask makes.
     [[nodiscard]] std::shared_ptr<distx::Buffer<std::byte>> at(std::size_t index, std::size_t bytes) {
       const std::lock_guard lock(mutex_);
       made_.resize(std::max(made_.size(), index + 1));
@@ -61,13 +60,13 @@ class ReplayedTogether {
   [[nodiscard]] std::shared_ptr<distx::Buffer<std::byte>> allocate(std::size_t bytes) {
     return memory_->at(allocations_++, bytes);
   }
-  /// Returns the operand of each rank, once all ranks have come here.
+  /// Returns the operand of each rank. Collective.
   [[nodiscard]] std::vector<const void*> operands(const void* own) {
     std::vector<const void*> all(static_cast<std::size_t>(comm_.size()));
     distx::all_gather(comm_, std::span(&own, 1), all);
     return all;
   }
-  /// Returns the latest of all ranks' times, once all ranks have come here.
+  /// Returns the latest of all ranks' times. Collective.
   [[nodiscard]] std::chrono::nanoseconds latest(std::chrono::nanoseconds now) {
     std::int64_t time = now.count();
     distx::all_reduce(comm_, time, distx::max);
@@ -97,11 +96,19 @@ class Replay : public distx::detail::Decorator<distx::FakeCommunicator> {
     nanoseconds left{};  // `time` at the end of the last call
     nanoseconds computed{};
     bool starts = false;
-    nanoseconds late{};  // by how much the last rank comes to the call later than this one
+    nanoseconds entered{};    // when this rank entered the call, in simulated time
+    nanoseconds late{};       // by how much later the call begins because another rank enters it later
+    nanoseconds link_free{};  // when the last call leaves the link
     std::vector<std::byte> zeros{};
 
     [[nodiscard]] nanoseconds of(const Call& call, int size, Calibration::Column column) const {
       return nanoseconds(std::llround(1e9 * calibration.seconds(call, size, column)));
+    }
+    /// Returns the time for which a call occupies the link.
+    [[nodiscard]] nanoseconds occupy(const Call& call, int size) {
+      const auto taken = late + of(call, size, starts ? &Calibration::Knot::started : &Calibration::Knot::blocking);
+      link_free = std::max(link_free, entered) + taken;
+      return taken;
     }
   };
 
@@ -228,21 +235,19 @@ class Replay : public distx::detail::Decorator<distx::FakeCommunicator> {
 
  private:
   Replay(int rank, int size, std::shared_ptr<State> state)
-      : Base(Fake(rank, size,
-                  [state](const Call& call, int, int of) {
-                    const auto column = state->starts ? &Calibration::Knot::started : &Calibration::Knot::blocking;
-                    return state->late + state->of(call, of, column);
-                  })),
+      : Base(Fake(rank, size, [state](const Call& call, int, int of) { return state->occupy(call, of); })),
         state_(std::move(state)) {
     state_->left = state_->time();
   }
   Replay(Fake fake, std::shared_ptr<distx::detail::GroupCache> cache, std::shared_ptr<State> state)
       : Base(std::move(fake), std::move(cache)), state_(std::move(state)) {}
 
-  /// A collective begins when the last rank comes to it, if all replay.
+  /// A collective begins when the last rank enters it, if all replay, and the link is free.
   void wait_for_last(const Call& call) {
+    const auto now = state_->entered = inner().now();
     const bool together = together_ != nullptr && !distx::detail::traits_of(call.kind).message;
-    state_->late = together ? together_->latest(inner().now()) - inner().now() : nanoseconds(0);
+    const auto last = together ? together_->latest(now) : now;
+    state_->late = std::max(last, state_->link_free) - std::max(now, state_->link_free);
   }
   void execute_together(const Call& call) {
     wait_for_last(call);
@@ -316,15 +321,16 @@ struct Neighbor {
 
 /// Calls `body(neighbor)` on a thread for each of the first ranks of a job of `size`, from `rank` on. Their number is
 /// that of the calibration's ranks; if this machine has fewer processors, computation takes longer in that proportion.
+/// @param wait  whether ranks wait for each other in collectives, if all replay
 template <class F>
-void replay_neighbors(int rank, int size, const Calibration& calibration, F&& body) {
+void replay_neighbors(int rank, int size, const Calibration& calibration, F&& body, bool wait = true) {
   const int ranks = std::min(size, calibration.ranks);
   const int threads = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, ranks);
   const auto memory = std::make_shared<ReplayedTogether::Memory>();
   distx::spawn(threads, [&](auto& self) {
     distx::ThreadCommunicator all(self);
     std::shared_ptr<ReplayedTogether> together;
-    if (threads == size) together = std::make_shared<ReplayedTogether>(all.share(), memory);
+    if (wait && threads == size) together = std::make_shared<ReplayedTogether>(all.share(), memory);
     Neighbor neighbor{Replay((rank + self.rank()) % size, size, calibration, static_cast<double>(ranks) / threads,
                              thread_time, std::move(together)),
                       std::move(all)};

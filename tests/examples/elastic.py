@@ -97,7 +97,7 @@ def train(program, backend, stage, victim, by_run, joins):
         outputs = [each.wait(200) for each in started]
         statuses = [each.process.returncode for each in started]
         text = "\n".join(outputs)
-        continued = re.search(r"ranks are lost: (\d) continue after step (\d+)", text)
+        continued = re.search(r"ranks failed: (\d) continue after step (\d+)", text)
         accuracy = re.search(r"accuracy on \d+ held-out digits: ([0-9.]+)", text)
         right = [0] if by_run else [-signal.SIGKILL if rank == victim else 0 for rank in range(RANKS)]
         if statuses != right + ([0] if joins else []):

@@ -49,7 +49,8 @@ template <class C, detail::OperandArgument Send, detail::OperandArgument<Send> R
 ///
 /// Collective over `comm`; blocks until `receive` is complete and `send` may be changed. With equal blocks `send` and
 /// `receive` have the same length, a multiple of the number of ranks, and may coincide (in place) on every rank or on
-/// none. They do not overlap otherwise. Lists of buffers, which take no counts, are exchanged item by item (coalesced).
+/// none. They do not overlap otherwise. Both counts are given or neither is. Lists of buffers, which take no counts,
+/// are exchanged item by item (coalesced).
 /// @throws what `all_reduce` throws; MismatchError if the call is in place on some ranks only, or if a rank sends
 ///         another number than its receiver expects
 template <class C, detail::OperandArgument Send, detail::OperandArgument<Send> Receive>

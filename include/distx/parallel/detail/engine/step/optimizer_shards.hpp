@@ -75,8 +75,7 @@ class OptimizerShards {
   }
 
   /// Updates this rank's part of a bucket with its reduced gradients.
-  /// @param factor  multiplies all gradients if it is in their memory, else those that are scaled late: the others are
-  ///   scaled already
+  /// @param factor  of all gradients if it is in their memory, else of those that are scaled late
   void update(std::size_t index, const StepOptions& options, const GradientFactor& factor, stream after,
               const here& location) {
     begin_update(buckets_[index], options);
