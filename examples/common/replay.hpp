@@ -33,7 +33,8 @@ inline std::chrono::nanoseconds thread_time() {
   return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
-/// What all ranks of a job that replays on threads share: memory, each other's operands, and when they enter a call.
+/// The ranks of a job that replays on threads: they share memory, their operands, and the times at which they enter
+/// calls.
 class ReplayedTogether {
  public:
   /// The allocations of all ranks, in their order.
