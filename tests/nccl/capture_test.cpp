@@ -249,6 +249,9 @@ TEST_CASE("capture refuses steps in which the host waits, and other calls than t
   gpu_ranks::on_gpus(1, [&](NcclCommunicator& comm) {
     Model<float> model(comm, {.stage = 2});
     CHECK(refused([&] { model.capture(); }, "no step has been made"));
+  });
+  gpu_ranks::on_gpus(1, [&](NcclCommunicator& comm) {
+    Model<float> model(comm, {.stage = 2});
     model.step(0.01);
     const auto on_default = [&] { model.training.capture([&] { model.step(0); }); };
     CHECK(test::message_thrown<distx::InvalidArgument>(on_default).find("default stream") != std::string::npos);
