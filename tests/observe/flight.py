@@ -55,6 +55,26 @@ class Folder(unittest.TestCase):
 
 
 class MadeUp(Folder):
+    def test_messages_for_pytorch(self):
+        times = {"created_ns": 5, "started_ns": 6, "completed_ns": 7}
+        exchange = call(1, "send_receive", queue="messages", to=2, receive_count=3, tag=0, **{"from": 1}, **times)
+        one = record(0, [exchange, call(2, "all_gather", in_group=4, uneven=1, **times)], size=3)
+        one["groups"][0]["members"] = [4, 6, 5]
+        self.write(one)
+        self.assertEqual(flight("--pytorch", self.folder, self.folder).returncode, 0)
+        with open(os.path.join(self.folder, "nccl_trace_rank_0"), "rb") as file:
+            entries = pickle.load(file)["entries"]
+        self.assertEqual([(entry["profiling_name"], entry["p2p_seq_id"], entry["collective_seq_id"]) for entry in entries],
+                         [("nccl:send 0->1", 1, 0), ("nccl:recv 0<-2", 2, 0), ("nccl:all_gather_v", 0, 4)])
+        self.assertEqual([(entry["input_sizes"], entry["output_sizes"]) for entry in entries],
+                         [([[8]], [[8]]), ([[3]], [[3]]), ([[8]], [[8]])])
+
+    def test_no_folder_for_pytorch(self):
+        self.write(record(0, []))
+        done = flight("--pytorch", os.path.join(self.folder, "missing"), self.folder)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("missing", done.stderr)
+
     def test_agreement(self):
         self.write(record(0, [call(1), call(2)]), record(1, [call(1), call(2)]))
         self.assertEqual(self.says(0), ["the ranks agree: 4 calls on ranks 0 and 1, all completed"])
@@ -175,8 +195,10 @@ class Ranks(Folder):
         self.assertRegex(self.says()[0], r"of group 0/0\.0 \(2 ranks, shm\)|of group 0 \(3 ranks, shm\)")
         self.assertIn("rank 2 called broadcast (4 float32, root 0)", "".join(self.says()))
 
-    def test_pickle(self):
+    def test_records_for_pytorch(self):
         self.run_ranks("other")
+        done = flight("--pytorch", self.folder, self.folder)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
         dumps = []
         for rank in range(3):
             with open(os.path.join(self.folder, f"nccl_trace_rank_{rank}"), "rb") as file:

@@ -20,8 +20,8 @@ inline void configure(const RecorderOptions& options) {
   detail::FlightRegistry::get().configure(options.enabled, options.folder, options.on_signal);
 }
 
-/// Writes the last 1,000 calls of each thread to two files per rank of this process: `flight_rank_<r>.json`, which
-/// distx-flight reads, and `nccl_trace_rank_<r>`, which PyTorch's flight recorder tools read. Not collective.
+/// Writes the last 1,000 calls of each thread to a file per rank of this process: `flight_rank_<r>.json`, which
+/// distx-flight reads, and converts for PyTorch's flight recorder tools. Not collective.
 ///
 /// May be called at any time, by any thread; calls in progress on other threads are included.
 /// @param folder  an existing folder
