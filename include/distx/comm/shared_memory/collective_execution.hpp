@@ -279,9 +279,8 @@ class CollectiveExecution {
   static constexpr std::size_t pipelined_bytes = std::size_t{32} << 10;
 
   /// Returns whether the other ranks may copy from a rank's own memory: the call only moves data, which no rank
-  /// overwrites meanwhile. Two ranks copy through staging buffers in less time than by system calls.
+  /// overwrites meanwhile.
   [[nodiscard]] bool can_be_read() const noexcept {
-    if (self.size == 2) return false;
     if (call.kind == CollectiveKind::all_to_all) return call.send.data() != call.receive.data();
     return !traits.reduces;
   }
@@ -405,7 +404,8 @@ class CollectiveExecution {
   /// Returns the most bytes to each destination in one round.
   [[nodiscard]] std::size_t round_bytes() const noexcept {
     const std::size_t whole = control_.extent().staging_bytes;
-    if (self.size == 2 && !traits.reduces) return std::min(whole / 2, pipelined_bytes);
+    if (self.size == 2 && !traits.reduces && call.kind != CollectiveKind::all_to_all)
+      return std::min(whole / 2, pipelined_bytes);
     return traits.blockwise ? whole / static_cast<std::size_t>(self.size) / alignment_bytes * alignment_bytes : whole;
   }
 

@@ -111,8 +111,8 @@ struct RankBlock {
   std::atomic<std::uint64_t>* written[2] = {nullptr, nullptr};
 };
 
-/// Whether a rank can access the memory of another process.
-enum class Access : std::uint8_t { unknown, granted, denied };
+/// Whether a rank can access the memory of another process, and whether that is quicker than a buffer that both map.
+enum class Access : std::uint8_t { unknown, denied, granted, quick };
 using Reach = std::atomic<Access>;
 
 struct alignas(alignment_bytes) Header {

@@ -104,7 +104,8 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   /// @name Memory of other processes
   /// In one copy, without a shared buffer in between, if the system lets this process access the others.
   /// @{
-  /// Returns whether this rank can copy from the memory of every other rank, as far as it has tried.
+  /// Returns whether this rank copies from the memory of every other rank, as far as it has tried: the system permits
+  /// it, and on two ranks it is quicker than a buffer.
   [[nodiscard]] virtual bool reads_all() const noexcept { return false; }
   /// Tries it. @pre every rank has opened the region
   virtual void try_reading_all() noexcept {}

@@ -19,21 +19,25 @@ class OtherMemories {
   OtherMemories(const SharedLayout& control, int rank)
       : control_(control), rank_(rank), written_{Marks(writers()), Marks(writers())} {}
 
-  /// Returns whether this rank can access the memory of every other one, as far as it has tried.
+  /// Returns whether this rank copies from the memory of every other one, as far as it has tried. Two ranks do if that
+  /// is quick: one of them copies to a buffer while the other copies from it.
   [[nodiscard]] bool reads_all() const noexcept { return reads_all_; }
   void try_reading_all() noexcept {
     if (std::exchange(has_tried_, true) || control_.size() > most_read) return;
+    const Access least = control_.size() == 2 ? Access::quick : Access::granted;
     reads_all_ = true;
     for (int other = 0; other < control_.size(); ++other)
-      reads_all_ = reads_all_ && (of(other).process == of(rank_).process || try_reach(other));
+      reads_all_ = reads_all_ && (of(other).process == of(rank_).process || try_reach(other) >= least);
   }
   /// Publishes whether this rank can access the memory of another rank's process, and returns it.
-  bool try_reach(int other) noexcept {
+  Access try_reach(int other) noexcept {
     Reach& reach = control_.reach(rank_, other);
-    if (reach.load(std::memory_order_relaxed) == Access::unknown)
-      reach.store(reaches(other) && other_process::permits_writes(of(other).process) ? Access::granted : Access::denied,
-                  std::memory_order_relaxed);
-    return reach.load(std::memory_order_relaxed) == Access::granted;
+    if (reach.load(std::memory_order_relaxed) == Access::unknown) {
+      const bool granted = reaches(other) && other_process::permits_writes(of(other).process);
+      const Access there = other_process::copies_quickly() ? Access::quick : Access::granted;
+      reach.store(granted ? there : Access::denied, std::memory_order_relaxed);
+    }
+    return reach.load(std::memory_order_relaxed);
   }
 
   /// Copies from another rank. If another process has the number of one that has died, it copies from that one; the

@@ -217,9 +217,13 @@ class SegmentRegion final : public SharedRegion {
  private:
   static constexpr std::size_t inline_bytes = 4096;
   static constexpr std::size_t least_staging_bytes = std::size_t{256} << 10;
-  /// Messages from this size on are copied directly between processes that may access each other; smaller ones take
-  /// less time through a buffer, which caches hold.
-  static constexpr std::size_t least_direct_bytes = std::size_t{1} << 20;
+  /// Returns the size from which on messages are copied directly between processes; smaller ones take less time through
+  /// a buffer, which caches hold.
+  static constexpr std::size_t least_direct_bytes(Access access) noexcept {
+    return access == Access::quick ? least_tried_bytes : access == Access::granted ? std::size_t{1} << 20 : SIZE_MAX;
+  }
+  /// From this size on, a message is a reason to try whether they can be.
+  static constexpr std::size_t least_tried_bytes = std::size_t{16} << 10;
   /// On more ranks the slots, whose number grows with the square, would take too much memory.
   static constexpr int most_with_slots = 64;
   /// The state of the messages to and from another rank.
@@ -376,8 +380,8 @@ class SegmentRegion final : public SharedRegion {
     data.shared = shared.address_of(memory, mine.bytes);
     data.address = memory;
     const bool in_reach =
-        is_in_process(other) || (mine.bytes >= least_direct_bytes &&
-                                 control().reach(other, rank_).load(std::memory_order_relaxed) == Access::granted);
+        is_in_process(other) ||
+        mine.bytes >= least_direct_bytes(control().reach(other, rank_).load(std::memory_order_relaxed));
     data.place = data.shared.segment != 0 ? CellData::DataPlace::in_shared_memory
                  : in_reach               ? CellData::DataPlace::in_process
                                           : CellData::DataPlace::in_buffer;
@@ -410,7 +414,7 @@ class SegmentRegion final : public SharedRegion {
         throw;
       }
       room = buffer->data();
-      if (mine.bytes >= least_direct_bytes) (void)memories_.try_reach(first);
+      if (mine.bytes >= least_tried_bytes) (void)memories_.try_reach(first);
     }
     if (mine.sends) return copy(room, mine.source, mine.bytes);
     if (!data.is_direct())
