@@ -2,17 +2,46 @@
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstring>
 #include <fstream>
+#include <new>
 
 #include "comm/outcomes.hpp"
 #include "connect/in_folder.hpp"
 #include "words.hpp"
 
 // Faulty folders, files and processes.
+
+namespace {
+
+/// The faults of this thread: a file that cannot be written, and one after which the next allocation fails.
+thread_local const char* unwritable_file = "";
+thread_local const char* last_file = "";
+thread_local bool lacks_memory = false;
+
+}  // namespace
+
+// In place of the C library's.
+int renameat(int from, const char* old_name, int to, const char* new_name) noexcept {
+  if (std::strcmp(new_name, last_file) == 0) lacks_memory = true;
+  if (std::strcmp(new_name, unwritable_file) != 0)
+    return static_cast<int>(::syscall(SYS_renameat2, from, old_name, to, new_name, 0));
+  errno = ENOSPC;
+  return -1;
+}
+void* operator new(std::size_t bytes) {
+  void* const memory = std::exchange(lacks_memory, false) ? nullptr : std::malloc(std::max(bytes, std::size_t{1}));
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
 namespace {
 
 using distx::FileConnector;
@@ -120,6 +149,21 @@ TEST_CASE("a number of ranks that no folder serves throws ConnectError naming th
                        doctest::Contains("invalid size 2147483647: must be in [1, 65536]"), distx::ConnectError);
 }
 
+TEST_CASE("a rank 0 that cannot write a file of its job, or has no memory, leaves no files") {
+  const NewFolder folder;
+  const auto start = [&] { FileConnector(folder.path() / "made", 0, 1); };
+  for (const char* name : {"made", "hello-0", "run", "members"}) {
+    unwritable_file = name;
+    CHECK_THROWS_WITH_AS(start(), doctest::Contains("(No space left on device)"), distx::ConnectError);
+    unwritable_file = "";
+    CHECK(folder.empty());
+  }
+  last_file = "run";
+  CHECK_THROWS_AS(start(), std::bad_alloc);
+  last_file = "";
+  CHECK(folder.empty());
+}
+
 TEST_CASE("a rank whose process is killed while the ranks join leaves no files") {
   for (const int killed : {0, 1}) {
     const NewFolder folder;
@@ -178,16 +222,29 @@ TEST_CASE("of many ranks, one that waits for a running rank notices that another
 }
 
 TEST_CASE("a malformed failure file throws an error that reports it") {
-  const NewFolder folder;
-  const auto messages = each_in(folder.path(), 2, [&](FileConnector& connector) {
-    connector.barrier();
-    if (connector.rank() == 0)
-      for (const auto& run : std::filesystem::directory_iterator(folder.path())) std::ofstream(run.path() / "failure");
-    else
-      CHECK(wait_until([&] { return connector.failure_channel()->poll(1).has_value(); }));
-    connector.rank() == 0 ? std::this_thread::sleep_for(milliseconds(100)) : connector.barrier();
-  });
-  CHECK(contains(messages[1], "does not say why"));
+  namespace control = distx::detail::control;
+  const auto failure = [](control::RankEnd end) {
+    return text_of(control::Frame{{.kind = control::FrameKind::ended, .end = end, .rank = 0}, "a failure"});
+  };
+  const auto unknown = static_cast<control::RankEnd>(3);
+  for (const auto& text : {std::string(), failure(control::RankEnd::left), failure(unknown),
+                           failure(control::RankEnd::threw) + "and more"}) {
+    const NewFolder folder;
+    std::atomic<bool> is_read{false};
+    const auto messages = each_in(folder.path(), 2, [&](FileConnector& connector) {
+      connector.barrier();
+      if (connector.rank() == 0) {
+        for (const auto& run : std::filesystem::directory_iterator(folder.path()))
+          file::Folder::open(run.path())->put("failure", text);
+        CHECK(wait_until([&] { return is_read.load(); }));
+      } else {
+        CHECK(wait_until([&] { return connector.failure_channel()->poll(1).has_value(); }));
+        is_read = true;
+        connector.barrier();
+      }
+    });
+    CHECK(contains(messages[1], "does not say why"));
+  }
 }
 
 TEST_CASE("a process that is reaped while it is looked at counts as ended, without an error") {

@@ -12,6 +12,7 @@
 
 namespace {
 
+namespace control = distx::detail::control;
 namespace file = distx::detail::file;
 using distx::FileConnector;
 using std::chrono::milliseconds;
@@ -46,7 +47,7 @@ file::Folder open_folder(const std::filesystem::path& path) {
 }
 
 std::string hello_of(const std::string& word, int size, const file::Process& process) {
-  return word + ' ' + std::to_string(size) + " 0 " + process.text() + '\n';
+  return word + ' ' + std::to_string(size) + ' ' + process.text() + '\n';
 }
 
 /// The files of an earlier job that was killed: after its ranks had joined, or before.
@@ -64,8 +65,9 @@ void leave_abandoned_files(const std::filesystem::path& path, int size, bool joi
   for (int rank = 0; rank < size; ++rank) members.members.push_back({word, gone});
   inner.put(file::members_file, members.text());
   for (int rank = 0; rank < size; ++rank) inner.put("call-1-" + std::to_string(rank), "barrier\n");
-  const distx::detail::control::SentError failure{'f', 0, "in an earlier job"};
-  inner.put("failure", failure.frame(distx::detail::control::FrameKind::fail).body);
+  const control::Frame failure{{.kind = control::FrameKind::ended, .end = control::RankEnd::exited, .rank = 0},
+                               "in an earlier job"};
+  inner.put("failure", text_of(failure));
 }
 
 bool has_joined(const std::filesystem::path& folder, int rank) {
@@ -277,7 +279,7 @@ TEST_CASE("the offer of an earlier job's rank 0 on another host is replaced by t
   const auto outer = open_folder(folder.path());
   const auto old = outer.make_inside("run-old");
   old.put("hello-0", hello);
-  old.put(file::members_file, file::Generation{false, {{"old", elsewhere}, {"old", elsewhere}}}.text());
+  old.put(file::members_file, file::Generation{{{"old", elsewhere}, {"old", elsewhere}}}.text());
   outer.put("run", hello);
   CHECK(each(2, [&](int rank) {
           if (rank == 0) std::this_thread::sleep_for(milliseconds(50));  // rank 1 answers the old one first
@@ -423,6 +425,45 @@ TEST_CASE("a poll that cannot read the folder is a failure under its identity, a
   CHECK(!channel->poll(2));
   connector.barrier();
   CHECK(connector.shrink(seconds(1)).size() == 1);
+}
+
+TEST_CASE("a folder that cannot be listed is not taken for an empty one") {
+  const NewFolder folder;
+  const auto outer = open_folder(folder.path());
+  rlimit files{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &files) == 0);
+  const rlimit none{3, files.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const auto error = test::error_of<distx::ConnectError>([&] { (void)file::state_of(outer, {}); });
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &files) == 0);
+  CHECK(contains(error, "cannot read '" + folder.path().string() + "' (Too many open files)"));
+  CHECK(file::state_of(outer, {}) == file::JobState::empty);
+}
+
+TEST_CASE("a job is not over while its ranks go from one generation to the next") {
+  const NewFolder folder;
+  const auto inner = open_folder(folder.path()).make_inside("run-word");
+  const auto self = file::this_process();
+  file::Generation members;
+  for (const char* rank : {"0", "1"}) members.members.push_back({rank, self});
+  for (const int rank : {0, 1}) inner.put(file::hello_file(rank), hello_of("word", 2, self));
+  inner.put(file::members_file, members.text());
+  // To list these takes longer than the ranks do.
+  for (int call = 0; call < 3000; ++call) std::ofstream(inner.path() / ("call-" + std::to_string(call) + "-0"));
+  int over = 0;
+  for (int round = 0; round < 20; ++round) {
+    for (const int rank : {0, 1}) inner.remove(file::left_file(rank));
+    inner.remove(file::file_of(file::members_file, 1));
+    std::atomic<bool> done{false};
+    const std::jthread ranks([&] {
+      inner.put(file::file_of(file::members_file, 1), members.text());
+      for (const int rank : {0, 1}) inner.put(file::left_file(rank), {});
+      done = true;
+    });
+    do over += file::state_of(inner, self) != file::JobState::running;
+    while (!done);
+  }
+  CHECK(over == 0);
 }
 
 TEST_CASE("concurrent failures: exactly one reason is kept, the same on every rank") {

@@ -64,6 +64,21 @@ TEST_CASE("tcp:// takes the rank and the size from variables, and refuses contra
   CHECK(by_tcp_url(url + "?size=1").rank() == 0);
 }
 
+TEST_CASE("the rank of DISTX_CONNECT is compared with other launchers' unless one of them announces it") {
+  const auto url = "tcp://127.0.0.1:" + std::to_string(test::free_port()) + "?size=2&timeout=0";
+  const auto error = [&](const std::string& rank, Variables variables) {
+    variables.merge(Variables{{"DISTX_CONNECT", url + rank}, {"WORLD_SIZE", "2"}, {"RANK", "0"}});
+    const Environment set(variables);
+    return error_of([] { return distx::connect(); });
+  };
+  CHECK(test::contains(error("&rank=1", {}), "rank=1 in DISTX_CONNECT contradicts RANK=0: two launchers announce"));
+  CHECK(test::contains(error("", {{"DISTX_RANK", "1"}}), "DISTX_RANK=1 contradicts RANK=0: two launchers announce"));
+  CHECK(test::contains(error("", {{"JOB_COMPLETION_INDEX", "1"}}), "timed out after 0 s"));
+  CHECK(test::contains(error("", {{"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_RANK", "1"}}), "timed out"));
+  CHECK(test::contains(error("", {{"JOB_COMPLETION_INDEX", "1"}, {"WORLD_SIZE", "3"}}),
+                       "size=2 in DISTX_CONNECT contradicts WORLD_SIZE=3"));
+}
+
 TEST_CASE("with DISTX_JOIN=1, tcp:// and file:// join a running job, and refuse a rank and a size") {
   const std::string place = "tcp://127.0.0.1:" + std::to_string(test::free_port());
   const test::NewFolder folder;
@@ -150,6 +165,8 @@ TEST_CASE("the variables of Slurm are checked, and errors name them") {
   const std::string start = "distx: connect (slurm): ";
   CHECK(error({{"SLURM_PROCID", "2"}}) ==
         start + "SLURM_PROCID=2 contradicts SLURM_NTASKS=2: the rank must be in [0, 2)");
+  CHECK(error({{"SLURM_PROCID", ""}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_RANK", "1"}}) ==
+        start + "SLURM_PROCID is not set");
   CHECK(error({{"SLURM_NTASKS", "x"}}) == start + "invalid SLURM_NTASKS 'x': must be a number in [1, 65536]");
   CHECK(error({{"SLURM_STEP_NODELIST", ""}}) == start + "SLURM_STEP_NODELIST is not set");
   CHECK(error({{"SLURM_STEP_NODELIST", "node[01"}}) ==

@@ -59,17 +59,14 @@ bool join_as(int first, int end, int size, int port, const std::string& token) {
   for (int rank = first; rank < end; ++rank) {
     auto socket = test::stranger(port);
     if (test::tcp::prove_as_rank(socket, token, limit)) return false;
-    control::FrameWriter hello(control::FrameKind::hello);
-    hello.number(rank).number(size).number(control::no_limit).number(control::no_limit);
-    hello.text(distx::detail::posix::this_process().text());
-    socket.append(hello.finish());
+    socket.append(control::Frame{{.kind = control::FrameKind::hello, .rank = rank, .size = size},
+                                 distx::detail::posix::this_process().text()});
     if (socket.exchange(0, limit) != 0) return false;
     sockets.push_back(std::move(socket));
   }
   for (int rank = first; rank < end; ++rank) {
-    control::FrameWriter expected(control::FrameKind::regrouped);
-    std::string bytes;
-    control::append_frame(bytes, expected.number(rank).number(size).number(rank).number(size).finish());
+    const auto bytes = control::text_of(
+        {{.kind = control::FrameKind::regrouped, .rank = rank, .size = size, .local_rank = rank, .local_size = size}});
     auto& socket = sockets[static_cast<std::size_t>(rank - first)];
     if (socket.exchange(bytes.size(), limit) != 0 || socket.take(bytes.size()) != bytes) return false;
   }

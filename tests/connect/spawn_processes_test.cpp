@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Ranks that are forked from this process.
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -98,6 +99,17 @@ TEST_CASE("spawn_processes collects the errors of several ranks, and kills those
       1s);
   CHECK(failure.failed_rank() == 0);
   CHECK(says(failure, "rank 0 of 4 threw: the first; rank 2 of 4 threw: the second"));
+}
+
+TEST_CASE("spawn_processes keeps no reports in files") {
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const rlimit small{4096, before.rlim_max};
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+  CHECK_NOTHROW(distx::spawn_processes(2, [](distx::FileConnector& connector) { connector.barrier(); }));
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+  ::signal(SIGXFSZ, handler);
 }
 
 TEST_CASE("spawn_processes truncates long messages, and rejects invalid numbers") {

@@ -26,6 +26,13 @@ TEST_CASE("every rank runs once, rank 0 on the calling thread") {
   CHECK(of_rank_0 == std::this_thread::get_id());
 }
 
+TEST_CASE("the number and the deadline of threads can be named") {
+  int ranks = 0;
+  distx::spawn(distx::Threads{.count = 1}, [&](ThreadConnector& connector) { ranks += connector.size(); });
+  distx::spawn({.count = 1, .deadline = std::chrono::seconds(1)}, [&](ThreadConnector&) { ++ranks; });
+  CHECK(ranks == 2);
+}
+
 TEST_CASE("spawn without ranks throws InvalidArgument") {
   CHECK_THROWS_WITH_AS(distx::spawn(0, [](ThreadConnector&) {}), "distx: invalid threads(0): must be at least 1",
                        distx::InvalidArgument);

@@ -53,7 +53,7 @@ TEST_CASE("an address that an earlier start left in the store has no effect") {
   FakeStore store;
   const auto program = test::listen_on_loopback();  // another one took the port
   for (const int port : {test::free_port(), program.endpoint().port}) {
-    store.set("distx/job/0/rank 0", "127.0.0.1 " + std::to_string(port) + " old");
+    store.set("distx/job/0/rank 0", "127.0.0.1:" + std::to_string(port) + " old");
     std::atomic<bool> tried{false};
     std::jthread talkative([&] {
       if (port != program.endpoint().port) return;

@@ -111,15 +111,15 @@ TEST_CASE("a turn that accepts no connections, since others were closed for them
     const rlimit limit{256, 256};
     ::setrlimit(RLIMIT_NOFILE, &limit);
     const auto listener = test::listen_on_loopback();
-    tcp::Strangers strangers;
+    tcp::HubConnections accepted;
     std::vector<tcp::BufferedSocket> connections;
     while (connections.size() < 100) {
       connections.push_back(test::stranger(listener.endpoint().port));
-      strangers.admit(strangers.accept_some(listener), 0);
+      accepted.admit(accepted.accept_some(listener), 0);
       const auto turn = Clock::now();
-      if (strangers.may_accept(turn)) continue;
-      while (!strangers.may_accept(Clock::now())) std::this_thread::yield();
-      return strangers.next_end(turn) <= Clock::now() ? 0 : 1;
+      if (accepted.may_accept(turn)) continue;
+      while (!accepted.may_accept(Clock::now())) std::this_thread::yield();
+      return accepted.next_end(turn) <= Clock::now() ? 0 : 1;
     }
     return 2;
   });
@@ -127,10 +127,10 @@ TEST_CASE("a turn that accepts no connections, since others were closed for them
 }
 
 TEST_CASE("the time that rank 0 has waited for its port counts into its deadline") {
-  const tcp::JoinTerms terms{.rank = 0, .size = 2, .deadline = std::chrono::hours(1), .token = {}};
+  const tcp::JoinTerms terms{
+      .rank = 0, .size = 2, .deadline = std::chrono::hours(1), .token = {}, .end = distx::Deadline(10ms)};
   const int port = test::free_port();
-  CHECK_THROWS_AS(static_cast<void>(tcp::serve_at({"127.0.0.1", port}, "", terms, distx::Deadline(10ms))),
-                  distx::TimeoutError);
+  CHECK_THROWS_AS(static_cast<void>(tcp::serve_at({"127.0.0.1", port}, "", terms)), distx::TimeoutError);
 }
 
 }  // namespace

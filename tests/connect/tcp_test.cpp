@@ -60,28 +60,47 @@ TEST_CASE("HMAC-SHA256 returns the codes of RFC 4231's test cases") {
 }
 
 TEST_CASE("frames are read as they were written, in pieces of any size, and malformed ones are recognized") {
-  std::string bytes;
-  control::append_frame(bytes,
-                        control::FrameWriter(control::FrameKind::call).number(7).text("a call").text("").finish());
+  const auto bytes = control::text_of({{.kind = control::FrameKind::call, .limit = 7}, "a call", ""});
   for (std::size_t known = 0; known < bytes.size(); ++known) {
     std::size_t begin = 0;
-    CHECK(!control::parse_frame(std::string_view(bytes).substr(0, known), begin).frame);
+    CHECK(!control::parse_frame(std::string_view(bytes).substr(0, known), begin));
     CHECK(begin == 0);
   }
   std::size_t begin = 0;
   const auto parsed = control::parse_frame(bytes, begin);
-  REQUIRE(parsed.frame);
+  REQUIRE(parsed);
   CHECK(begin == bytes.size());
-  control::FrameReader in(parsed.frame->body);
-  CHECK((in.number() == 7 && in.text() == "a call" && in.text().empty() && in.complete()));
-  CHECK((in.number() == 0 && !in.valid()));
-  begin = 0;
-  CHECK(control::parse_frame(std::string("\xff\xff\xff\xff\x01", 5), begin).too_long);
-  control::FrameReader longer(
-      std::string_view("\xff\xff\xff\xff\xff\xff\xff\xff"
-                       "abc",
-                       11));
-  CHECK((longer.text().empty() && !longer.valid()));
+  CHECK((parsed->kind == control::FrameKind::call && parsed->limit == 7));
+  CHECK((parsed->text == "a call" && parsed->bytes.empty()));
+  for (const bool in_text : {false, true}) {
+    auto longer = bytes;
+    const auto place = in_text ? offsetof(control::FrameFields, text_size) : offsetof(control::FrameFields, bytes_size);
+    longer.replace(place, 4, "\xff\xff\xff\xff");
+    begin = 0;
+    const auto refused = control::parse_frame(longer, begin);
+    CHECK((refused && refused->kind == control::FrameKind()));
+    CHECK(begin == 0);
+  }
+  CHECK(control::frame_from(bytes).text == "a call");
+  CHECK(control::frame_from(std::string_view(bytes).substr(1)).kind == control::FrameKind());
+  CHECK(control::frame_from(bytes + "x").kind == control::FrameKind());
+}
+
+TEST_CASE("whether waits are logged is decided when a root is made, not by the thread that serves it") {
+  struct Root : control::ControlRoot {
+    Root() : ControlRoot("test", 2, false) {
+      for (auto& rank : ranks_) rank = {.presence = control::RankRecord::Presence::here, .channel = &inbox};
+      joined_ = true;
+    }
+    using ControlRoot::next_end;
+    using ControlRoot::take;
+    control::Inbox inbox;
+  } root;
+  ::setenv("DISTX_LOG", "info", 1);
+  const std::int64_t limit = std::chrono::nanoseconds(std::chrono::hours(1)).count();
+  CHECK(root.take(0, {{.kind = control::FrameKind::call, .limit = limit}, "barrier"}));
+  CHECK(root.next_end() > distx::Deadline::clock::now() + std::chrono::minutes(30));
+  ::unsetenv("DISTX_LOG");
 }
 
 void check_invariants(TcpConnector& connector) {
@@ -279,15 +298,20 @@ TEST_CASE("another program at the port is named as such, on rank 0 and on the ot
   CHECK(contains(error_of<distx::ConnectError>(
                      [&] { TcpConnector connector("127.0.0.1", port, 0, 2, {.deadline = milliseconds(300)}); }),
                  "cannot listen at 127.0.0.1:" + std::to_string(port) + " (Address already in use)"));
-  const auto talkative = test::listen_on_loopback();
-  std::jthread program([&] {
-    auto accepted = test::accept(talkative);
-    (void)test::send(accepted, std::string(100, 'x'));
-    (void)test::receive(accepted, 1);
-  });
-  CHECK(contains(error_of<distx::ConnectError>(
-                     [&] { TcpConnector("127.0.0.1", talkative.endpoint().port, 1, 2, {.deadline = seconds(20)}); }),
-                 "another program listens there"));
+  // Also a distx of other frames, or on a host of another byte order.
+  const bool is_little = std::endian::native == std::endian::little;
+  for (const std::string start : {"x", "distx/1\n", is_little ? "distx/2b" : "distx/2l"}) {
+    const auto talkative = test::listen_on_loopback();
+    std::jthread program([&] {
+      auto accepted = test::accept(talkative);
+      (void)test::send(accepted, start + std::string(100, 'x'));
+      (void)test::receive(accepted, 1);
+    });
+    CHECK(contains(error_of<distx::ConnectError>(
+                       [&] { TcpConnector("127.0.0.1", talkative.endpoint().port, 1, 2, {.deadline = seconds(20)}); }),
+                   "another program listens there"));
+  }
+  CHECK(tcp::magic == (is_little ? "distx/2l" : "distx/2b"));
 }
 
 TEST_CASE("a rank with another token throws ConnectError, and is named as the cause on rank 0") {
@@ -408,23 +432,28 @@ control::Frame any_frame(Noise& noise) {
   const auto small = [&] { return noise() % 5; };
   switch (noise() % 6) {
     case 0:
-      return control::CallPart{small(), "a call", control::CallResult::of_all, 1, noise.bytes(small())}.frame();
+      return {
+          {.kind = control::FrameKind::call, .result = control::CallResult::of_all, .limit = static_cast<int>(small())},
+          "a call",
+          noise.bytes(small())};
     case 1:
       return control::SentError{'t', 2, "a message"}.frame(control::FrameKind::fail);
     case 2:
-      return control::FrameWriter(control::FrameKind::ended).number(small()).number(small()).text("reason").finish();
+      return {{.kind = control::FrameKind::ended,
+               .end = static_cast<control::RankEnd>(small()),
+               .rank = static_cast<int>(small())},
+              "reason"};
     case 3:
-      return control::FrameWriter(control::FrameKind::notify).number(small()).text("reason").finish();
-    case 4: {
-      control::FrameWriter out(control::FrameKind::regrouped);
-      return out.number(0).number(1).number(0).number(1).finish();
-    }
-    default: {
-      control::FrameWriter out(control::FrameKind::hello);
-      out.number(small()).number(small()).number(1).number(1);
-      out.text(distx::detail::posix::this_process().text());
-      return out.finish();
-    }
+      return {{.kind = control::FrameKind::notify, .identity = small()}, "reason"};
+    case 4:
+      return {{.kind = control::FrameKind::regrouped, .rank = 0, .size = 1}};
+    default:
+      return {{.kind = control::FrameKind::hello,
+               .rank = static_cast<int>(small()),
+               .size = static_cast<int>(small()),
+               .limit = 1,
+               .left = 1},
+              distx::detail::posix::this_process().text()};
   }
 }
 
@@ -437,13 +466,12 @@ TEST_CASE("a hundred thousand damaged frames are read without an error, and refu
     control::append_frame(bytes, any_frame(noise));
     bytes = noise.changed(std::move(bytes));
     std::size_t begin = 0;
-    auto parsed = control::parse_frame(bytes, begin);
+    const auto frame = control::parse_frame(bytes, begin);
     CHECK_UNARY(begin <= bytes.size());
-    if (!parsed.frame) continue;
+    if (!frame) continue;
     ++read;
-    (void)control::CallPart::from(*parsed.frame, 3);
-    (void)control::SentError::from(*parsed.frame);
-    taken += inbox.take(*parsed.frame) ? 1 : 0;
+    (void)control::SentError::from(*frame);
+    taken += inbox.take(*frame) ? 1 : 0;
   }
   CHECK(read > 10000);
   CHECK(taken > 100);

@@ -31,6 +31,8 @@ struct Launcher {
 namespace detail {
 
 std::vector<Launcher>& launchers();
+/// Returns null if no included header registers it.
+const Launcher* launcher_named(std::string_view name);
 
 /// The arguments of main in a program without any.
 struct NoArguments {
@@ -47,11 +49,6 @@ struct Announced {
 
 /// Open MPI's mpirun; MPICH's and Intel's mpiexec; srun (a batch script outside of srun has no step).
 std::optional<Announced> announced_mpi_ranks();
-
-struct SourcedNumber;
-
-/// Returns the rank that mpirun, mpiexec or srun gave this process as one of `size`; null if none of them did.
-std::optional<SourcedNumber> rank_announced_for(int size);
 
 /// Connects as a URL says.
 AnyConnector connect_to(const ConnectUrl& url, int& argc, char**& argv);

@@ -202,6 +202,15 @@ std::shared_ptr<VirtualConnector> erased(C&& connector) {
   return std::make_shared<ConnectorModel<C>>(std::forward<C>(connector));
 }
 
+/// Borrows a connector of any type, so that a function that takes one is compiled once.
+class ConnectorRef : public ErasedConnector {
+ public:
+  template <class C>
+    requires(!std::same_as<C, ConnectorRef>) && Connector<C>
+  ConnectorRef(C& connector)  // NOLINT
+      : ErasedConnector(erased(connector)) {}
+};
+
 }  // namespace detail
 
 template <Connector C>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/comm/runtime/basic_communicator.hpp"
-#include "distx/connect/detail/connector_ref.hpp"
+#include "distx/connect/connector.hpp"
 
 namespace distx::inline DISTX_ABI {
 

@@ -4,7 +4,7 @@
 
 #include "distx/comm/calls/validate.hpp"
 #include "distx/comm/runtime/basic_communicator.hpp"
-#include "distx/connect/detail/connector_ref.hpp"
+#include "distx/connect/connector.hpp"
 #include "distx/cuda/buffer.hpp"
 #include "distx/nccl/options.hpp"
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "distx/connect/detail/connector_ref.hpp"
+#include "distx/connect/connector.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
 

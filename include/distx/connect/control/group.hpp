@@ -31,14 +31,13 @@ class ControlTransport {
   virtual void look_for(std::uint64_t identity) { (void)identity; }
   /// @}
 
-  /// Waits for what a function of the inbox returns; null if the root has not ended the wait a second after the limit.
+  /// Waits as `Inbox::await` does; null if the root has not ended the wait a second after the limit.
   template <class T>
-  std::optional<T> wait(const Timeout& limit, const ErrorContext& context,
-                        std::optional<T> (Inbox::*await)(time_point, const ErrorContext&)) {
+  std::optional<T> wait(const Timeout& limit, const ErrorContext& context, std::optional<T> Inbox::*value) {
     using std::chrono::microseconds;
     const Deadline end(limit.unlimited() ? limit : limit.limit() + std::chrono::seconds(1));
     for (microseconds pause(50);; pause = std::min(2 * pause, microseconds(5000))) {
-      auto received = (inbox.*await)(std::min(end.end(), receive(pause)), context);
+      auto received = inbox.await(value, std::min(end.end(), receive(pause)), context);
       if (received || end.expired()) return received;
     }
   }
@@ -61,17 +60,18 @@ class ControlGroup final : public FailureChannel,
     if (!passed_on_) leave();
   }
 
-  void barrier() override { enter("barrier", {.call = "barrier"}); }
+  void barrier() override { enter({{.kind = FrameKind::call}, "barrier"}); }
   void broadcast(std::span<std::byte> bytes, int root) override {
     check_control_root(root, rank(), size());
-    const auto call = "broadcast of " + std::to_string(bytes.size()) + " bytes from rank " + std::to_string(root);
-    enter("broadcast", {.call = call, .result = CallResult::of_root, .root = root},
+    enter({{.kind = FrameKind::call, .result = CallResult::of_root, .rank = root},
+           "broadcast of " + std::to_string(bytes.size()) + " bytes from rank " + std::to_string(root)},
           rank() == root ? bytes : std::span<std::byte>(), bytes);
   }
   void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) override {
     check_control_gather(send.size(), receive.size(), rank(), size());
-    const auto call = "all_gather of " + std::to_string(send.size()) + " bytes";
-    enter("all_gather", {.call = call, .result = CallResult::of_all}, send, receive);
+    enter({{.kind = FrameKind::call, .result = CallResult::of_all},
+           "all_gather of " + std::to_string(send.size()) + " bytes"},
+          send, receive);
   }
   std::shared_ptr<FailureChannel> failure_channel() override { return shared_from_this(); }
 
@@ -80,7 +80,7 @@ class ControlGroup final : public FailureChannel,
     const auto context = where("shrink");
     check_current(context);
     replaced_ = true;
-    transport_->submit(FrameWriter(FrameKind::shrink).number(milliseconds_of(deadline)).finish());
+    transport_->submit({{.kind = FrameKind::shrink, .limit = deadline.limit().count()}});
     std::string problem = "it does not answer within " + deadline.to_string();
     try {
       if (auto next = next_group(deadline, context)) return next;
@@ -95,7 +95,7 @@ class ControlGroup final : public FailureChannel,
     const auto context = where("grow");
     check_current(context);
     const bool finds = rank_ == 0 && transport_->has_candidates();
-    CallPart part{.call = std::string(grow_call), .result = CallResult::of_root, .bytes = finds ? "1" : ""};
+    Frame part{{.kind = FrameKind::call, .result = CallResult::of_root, .rank = 0}, grow_call, finds ? "1" : ""};
     if (call(std::move(part), context).empty()) return shared_from_this();
     auto larger = next_group(deadline_, context);
     if (!larger) throw RevokedError("rank 0 does not list the ranks", context);
@@ -106,7 +106,7 @@ class ControlGroup final : public FailureChannel,
   void publish(std::uint64_t identity, const std::string& reason) noexcept override try {
     if (!made_.is_here()) return;
     inbox().note_own(identity, reason);
-    transport_->submit(FrameWriter(FrameKind::notify).number(identity).text(reason).finish());
+    transport_->submit({{.kind = FrameKind::notify, .identity = identity}, reason});
   } catch (...) {  // without memory; the others have their deadlines
   }
   [[nodiscard]] std::optional<std::string> poll(std::uint64_t identity) override {
@@ -123,9 +123,9 @@ class ControlGroup final : public FailureChannel,
   }
   /// Enters a call with what this rank contributes, and writes its result. Collective.
   /// @throws InvalidArgument if the call moves more bytes than the transport can; and what `call` throws
-  void enter(std::string_view operation, CallPart part, std::span<const std::byte> send = {},
-             std::span<std::byte> receive = {}) {
-    const auto context = where(operation);
+  void enter(Frame part, std::span<const std::byte> send = {}, std::span<std::byte> receive = {}) {
+    const auto name = part.text;
+    const auto context = where(operation_of(name));
     if (const auto most = transport_->most_bytes(); receive.size() > most)
       throw InvalidArgument("a control message has at most " + std::to_string(most) +
                                 " bytes for all ranks, this one has " + std::to_string(receive.size()),
@@ -137,13 +137,13 @@ class ControlGroup final : public FailureChannel,
   /// Enters a call, and returns the bytes that its result has for this rank. Collective.
   /// @throws MismatchError on every rank if the calls differ; the ranks remain in step
   /// @throws TimeoutError naming the missing ranks; RankFailure or RevokedError if one will not enter the call
-  [[nodiscard]] std::string call(CallPart part, const ErrorContext& context) {
+  [[nodiscard]] std::string call(Frame part, const ErrorContext& context) {
     made_.check("this connector", context);
     if (failed_) throw RevokedError("an earlier call of this connector failed", context);
     failed_ = true;  // until all have entered it: else this rank is out of step
-    part.limit = milliseconds_of(deadline_);
-    transport_->submit(part.frame());
-    auto reply = transport_->wait(deadline_, context, &Inbox::await_reply);
+    part.limit = deadline_.limit().count();
+    transport_->submit(part);
+    auto reply = transport_->wait(deadline_, context, &Inbox::reply);
     if (!reply) throw TimeoutError("timed out after " + deadline_.to_string() + ": rank 0 does not answer", context);
     if (reply->kind == FrameKind::fail) {
       const auto error = SentError::from(*reply);
@@ -152,7 +152,7 @@ class ControlGroup final : public FailureChannel,
     }
     known_failures_ = known_failures;
     failed_ = false;
-    return std::move(reply->body);
+    return std::move(reply->bytes);
   }
   void check_current(const ErrorContext& context) const {
     made_.check("this connector", context);
@@ -160,7 +160,7 @@ class ControlGroup final : public FailureChannel,
   }
   /// Waits for the next group; null at the end of the wait.
   std::shared_ptr<ControlGroup> next_group(const Timeout& limit, const ErrorContext& context) {
-    const auto next = transport_->wait(limit, context, &Inbox::await_next);
+    const auto next = transport_->wait(limit, context, &Inbox::next);
     if (!next) return nullptr;
     auto group = make_here<ControlGroup>(backend_, deadline_, *next, transport_);
     passed_on_ = true;

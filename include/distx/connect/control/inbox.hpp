@@ -34,40 +34,33 @@ class Inbox final : public RankChannel {
   /// Takes a frame; called by the thread that serves the connection. Returns false if it is malformed.
   bool take(const Frame& frame) {
     const std::lock_guard lock(mutex_);
-    FrameReader in(frame.body);
     switch (frame.kind) {
-      case FrameKind::regrouped: {
-        const RankNumbers next{in.small(1 << 20), in.small(1 << 20), in.small(1 << 20), in.small(1 << 20)};
-        if (!in.complete() || next.rank() >= next.size() || next.local_rank() >= next.local_size()) return false;
-        next_ = next;
-        reply_.reset();  // these concern the group before
+      case FrameKind::regrouped:
+        if (frame.rank < 0 || frame.rank >= frame.size) return false;
+        if (frame.local_rank < 0 || frame.local_rank >= frame.local_size) return false;
+        if (error_) break;  // the root has notified this rank that it cannot continue
+        next.emplace(frame.rank, frame.size, frame.local_rank, frame.local_size);
+        reply.reset();  // these concern the group before
         root_end_.reset();
         failure_.reset();
         break;
-      }
       case FrameKind::refuse:
-        if (!error_) error_ = SentError::from(frame);
+        fail(SentError::from(frame));
         failure_ = error_->message;
         break;
       case FrameKind::result:
       case FrameKind::fail:
-        reply_ = frame;
+        reply = frame;
         break;
-      case FrameKind::published: {
-        const auto identity = in.number();
-        reasons_.erase(identity);  // of this rank: its place is taken by this one, or by the failure that was before
-        if (!failure_) reasons_.emplace(identity, in.text());
+      case FrameKind::notify:
+        reasons_.erase(frame.identity);  // of this rank: this one, or the failure before it, takes its place
+        if (!failure_) reasons_.emplace(frame.identity, frame.text);
         break;
-      }
-      case FrameKind::ended: {
-        const int who = in.small(1 << 20);
-        const auto how = static_cast<RankEnd>(in.small(2));
-        std::string message(in.text());
-        if (!in.complete()) return false;
-        if (how != RankEnd::left && !failure_) failure_ = message;
-        if (who == 0) root_end_ = SentError{how == RankEnd::threw ? 'r' : 'f', 0, std::move(message)};
+      case FrameKind::ended:
+        if (frame.end > RankEnd::exited) return false;
+        if (frame.end != RankEnd::left && !failure_) failure_ = frame.text;
+        if (frame.rank == 0) root_end_ = SentError{frame.end == RankEnd::threw ? 'r' : 'f', 0, frame.text};
         break;
-      }
       default:
         return false;
     }
@@ -77,25 +70,25 @@ class Inbox final : public RankChannel {
   /// Takes the end of the connection to the root.
   void lose(const std::string& message) {
     const std::lock_guard lock(mutex_);
-    if (!error_) {
-      error_ = root_end_ ? *root_end_ : SentError{'f', 0, message};
-      if (!root_end_ && !failure_) failure_ = message;
-    }
+    if (!error_ && !root_end_ && !failure_) failure_ = message;
+    fail(root_end_.value_or(SentError{'f', 0, message}));
     changed_.notify_all();
   }
 
-  /// Waits for the reply to a call; null at the end of the wait.
-  [[nodiscard]] std::optional<Frame> await_reply(time_point end, const ErrorContext& context) {
-    return await(reply_, end, context);
-  }
-  /// Waits for the next group; null at the end of the wait.
+  /// Waits for `next` or `reply`, and takes it; null at the end of the wait.
   /// @throws the error that the root has sent
-  [[nodiscard]] std::optional<RankNumbers> await_next(time_point end, const ErrorContext& context) {
-    auto next = await(next_, end, context);
-    const std::lock_guard lock(mutex_);
-    if (error_) error_->raise(context);  // the root may have notified this rank before that it cannot continue
-    return next;
+  template <class T>
+  [[nodiscard]] std::optional<T> await(std::optional<T> Inbox::*value, time_point end, const ErrorContext& context) {
+    std::unique_lock lock(mutex_);
+    if (!wait_for(changed_, lock, end, [&] { return this->*value || error_; })) return std::nullopt;
+    if (!(this->*value)) error_->raise(context);
+    return std::exchange(this->*value, std::nullopt);
   }
+  /// @name What `await` takes: for its callers to name. Only this class accesses them, under its mutex
+  /// @{
+  std::optional<RankNumbers> next{};  ///< the next group
+  std::optional<Frame> reply{};       ///< to this rank's call
+  /// @}
 
   /// Notes a failure that this rank publishes, until the root says which of all ranks' was the first.
   void note_own(std::uint64_t identity, const std::string& reason) {
@@ -114,19 +107,13 @@ class Inbox final : public RankChannel {
   }
 
  private:
-  /// Waits for a value, and takes it; null at the end of the wait.
-  template <class T>
-  std::optional<T> await(std::optional<T>& value, time_point end, const ErrorContext& context) {
-    std::unique_lock lock(mutex_);
-    if (!wait_for(changed_, lock, end, [&] { return value || error_; })) return std::nullopt;
-    if (!value) error_->raise(context);
-    return std::exchange(value, std::nullopt);
+  void fail(SentError error) {
+    next.reset();
+    if (!error_) error_ = std::move(error);
   }
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<RankNumbers> next_;
-  std::optional<Frame> reply_;
   std::optional<SentError> error_;     ///< no call can succeed any more
   std::optional<SentError> root_end_;  ///< rank 0 has left
   std::optional<std::string> failure_;

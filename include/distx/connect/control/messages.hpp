@@ -1,19 +1,114 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <functional>
-#include <map>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "distx/connect/connector.hpp"
-#include "distx/connect/control/frame.hpp"
+#include "distx/connect/detail/name_ranks.hpp"
+#include "distx/connect/detail/variables.hpp"
 #include "distx/core/deadline.hpp"
 #include "distx/core/error.hpp"
+#include "distx/core/version.hpp"
 #include "distx/posix/process.hpp"
 
 // The messages between the ranks of a connector.
 namespace distx::inline DISTX_ABI::detail::control {
+
+/// The kinds of frames, and the fields that each has.
+enum class FrameKind : std::uint8_t {
+  // From a rank to rank 0.
+  hello = 1,  ///< rank, size, limit, left, text (its process): asks to join; size 0: a running job
+  call,       ///< limit, result, rank (the root), text (the call), bytes: enters a collective call
+  notify,     ///< identity, text (the reason): publishes a failure, which rank 0 passes on
+  leave,      ///< end: the last frame
+  shrink,     ///< limit: asks to continue without the ranks that do not ask
+  // From rank 0 to a rank.
+  refuse,     ///< error, rank, text: the ranks cannot be connected, or continue without this one
+  result,     ///< bytes: the call is complete
+  fail,       ///< error, rank, text: the call has failed
+  ended,      ///< rank, end, text (the message): a rank has left or failed
+  regrouped,  ///< rank, size, local rank, local size: all ranks have joined, or the ranks after `shrink` or `grow`
+};
+
+/// The parts of a call that a rank receives.
+enum class CallResult : std::uint8_t { nothing, of_root, of_all };
+
+/// The ways in which a rank can end.
+enum class RankEnd : std::uint8_t { left, threw, exited };
+
+/// Of a wait without a limit, in nanoseconds.
+inline constexpr std::int64_t no_limit = Timeout(no_timeout).limit().count();
+
+/// The fields of a fixed size, as they are sent: in the byte order of the hosts, which is the same for all of a job.
+struct FrameFields {
+  FrameKind kind{};
+  CallResult result{};
+  RankEnd end{};
+  char error = 'c';             ///< see SentError
+  std::uint32_t text_size = 0;  ///< set when the frame is sent, as `bytes_size` is
+  std::uint64_t bytes_size = 0;
+  std::int32_t rank = -1, size = 0, local_rank = 0, local_size = 1;
+  std::int64_t limit = no_limit;  ///< the deadline in nanoseconds
+  std::int64_t left = no_limit;   ///< the rest of it
+  std::uint64_t identity = 0;
+};
+static_assert(std::has_unique_object_representations_v<FrameFields>);
+
+/// One message between two ranks.
+struct Frame : FrameFields {
+  std::string text{};
+  std::string bytes{};
+};
+
+/// The most bytes of a frame over a connection; a longer one ends it.
+inline constexpr std::size_t most_frame_bytes = std::size_t{1} << 28;
+
+inline void append_frame(std::string& out, const Frame& frame) {
+  FrameFields fields = frame;
+  fields.text_size = static_cast<std::uint32_t>(frame.text.size());
+  fields.bytes_size = frame.bytes.size();
+  out.append(reinterpret_cast<const char*>(&fields), sizeof fields);
+  out.append(frame.text).append(frame.bytes);
+}
+
+/// Takes the first frame from the received bytes, from `begin` on, and advances `begin`; null if it is not complete.
+/// @param most  the most bytes of its text and of its bytes together: for a longer one, returns a frame of no kind
+[[nodiscard]] inline std::optional<Frame> parse_frame(std::string_view received, std::size_t& begin,
+                                                      std::size_t most = most_frame_bytes) {
+  Frame frame;
+  FrameFields& fields = frame;
+  auto rest = received.substr(begin);
+  if (rest.size() < sizeof fields) return std::nullopt;
+  std::memcpy(&fields, rest.data(), sizeof fields);
+  rest.remove_prefix(sizeof fields);
+  if (fields.text_size > most || fields.bytes_size > most - fields.text_size) return Frame();
+  const std::size_t size = fields.text_size + fields.bytes_size;
+  if (rest.size() < size) return std::nullopt;
+  frame.text = rest.substr(0, fields.text_size);
+  frame.bytes = rest.substr(fields.text_size, fields.bytes_size);
+  begin += sizeof fields + size;
+  return frame;
+}
+
+/// Returns a frame as the content of a file.
+[[nodiscard]] inline std::string text_of(const Frame& frame) {
+  std::string text;
+  append_frame(text, frame);
+  return text;
+}
+/// Returns the frame that a file contains; one of no kind if it is malformed.
+[[nodiscard]] inline Frame frame_from(std::string_view text) {
+  std::size_t end = 0;
+  auto frame = parse_frame(text, end, text.size());
+  return frame && end == text.size() ? std::move(*frame) : Frame();
+}
 
 using posix::Process;
 
@@ -31,99 +126,35 @@ struct SentError {
     throw ConnectError(message, context);
   }
   [[nodiscard]] Frame frame(FrameKind kind) const {
-    return FrameWriter(kind).number(type).number(failed_rank + 1).text(message).finish();
+    return {{.kind = kind, .error = type, .rank = failed_rank}, message};
   }
-  [[nodiscard]] static SentError from(const Frame& frame) {
-    FrameReader in(frame.body);
-    SentError error;
-    error.type = static_cast<char>(in.small(127));
-    error.failed_rank = in.small(1 << 30) - 1;
-    error.message = in.text();
-    return error;
-  }
+  [[nodiscard]] static SentError from(const Frame& frame) { return {frame.error, frame.rank, frame.text}; }
 };
-
-/// The ways in which a rank can end.
-enum class RankEnd : std::uint8_t { left, threw, exited };
-
-/// Returns the numbers of each rank.
-/// @param ranks  objects from which `process_of` returns a Process
-template <class Ranks, class ProcessOf = std::identity>
-[[nodiscard]] std::vector<RankNumbers> numbers_of(const Ranks& ranks, ProcessOf process_of = {}) {
-  const auto host_of = [&](const auto& rank) -> std::string_view { return std::invoke(process_of, rank).host; };
-  std::map<std::string_view, int> local_sizes, local_ranks;
-  for (const auto& rank : ranks) ++local_sizes[host_of(rank)];
-  std::vector<RankNumbers> all;
-  for (const auto& rank : ranks)
-    all.emplace_back(static_cast<int>(all.size()), static_cast<int>(ranks.size()), local_ranks[host_of(rank)]++,
-                     local_sizes[host_of(rank)]);
-  return all;
-}
 
 using time_point = Deadline::clock::time_point;
 
-inline constexpr std::uint64_t no_limit = ~std::uint64_t{0};
-
-[[nodiscard]] inline std::uint64_t milliseconds_of(const Timeout& timeout) {
-  if (timeout.unlimited()) return no_limit;
-  const auto count = std::chrono::ceil<std::chrono::milliseconds>(timeout.limit()).count();
-  return count < 0 ? 0 : static_cast<std::uint64_t>(count);
-}
-[[nodiscard]] inline Timeout timeout_of(std::uint64_t milliseconds) {
-  constexpr std::uint64_t most = 3'200'000'000'000;
-  if (milliseconds >= most) return no_timeout;
-  return std::chrono::milliseconds(static_cast<std::int64_t>(milliseconds));
-}
+[[nodiscard]] inline Timeout timeout_of(std::int64_t limit) { return std::chrono::nanoseconds(limit); }
 
 /// The call that admits the processes that wait to join.
-inline constexpr std::string_view grow_call = "grow";
-
-/// The parts of a call that a rank receives.
-enum class CallResult : std::uint8_t { nothing, of_root, of_all };
-
-/// One rank's part of a collective call.
-struct CallPart {
-  std::uint64_t limit = 0;  ///< in milliseconds; the largest number stands for no deadline
-  std::string call{};       ///< such as "broadcast of 8 bytes from rank 0", equal on all ranks
-  CallResult result{};
-  int root = 0;
-  std::string bytes{};
-
-  [[nodiscard]] Frame frame() const {
-    return FrameWriter(FrameKind::call).number(limit).text(call).number(result).number(root).text(bytes).finish();
-  }
-  /// Returns null if the frame is malformed.
-  [[nodiscard]] static std::optional<CallPart> from(const Frame& frame, int size) {
-    FrameReader in(frame.body);
-    CallPart part;
-    part.limit = in.number();
-    part.call = in.text();
-    part.result = static_cast<CallResult>(in.small(2));
-    part.root = in.small(size - 1);
-    part.bytes = in.text();
-    if (!in.complete()) return std::nullopt;
-    return part;
-  }
-};
+inline constexpr const char* grow_call = "grow";
+/// Returns the name of the operation of a call, such as "broadcast of 8 bytes from rank 0".
+[[nodiscard]] inline std::string_view operation_of(std::string_view call) { return call.substr(0, call.find(' ')); }
 
 /// Returns the reply to a call that all ranks have entered: its result, or that the ranks make different calls.
 /// @param parts  of all ranks, none of them null
-[[nodiscard]] inline Frame reply_to(const std::vector<const CallPart*>& parts) {
-  const CallPart& first = *parts[0];
+[[nodiscard]] inline Frame reply_to(const std::vector<const Frame*>& parts) {
+  const Frame& first = *parts[0];
   for (std::size_t rank = 1; rank < parts.size(); ++rank)
-    if (parts[rank]->call != first.call)
+    if (parts[rank]->text != first.text)
       return SentError{'m', -1,
-                       "rank 0 calls " + first.call + ", rank " + std::to_string(rank) + " " + parts[rank]->call}
+                       "rank 0 calls " + first.text + ", rank " + std::to_string(rank) + " " + parts[rank]->text}
           .frame(FrameKind::fail);
-  Frame frame{FrameKind::result, {}};
-  if (first.result == CallResult::of_root) frame.body = parts[static_cast<std::size_t>(first.root)]->bytes;
+  Frame reply{{.kind = FrameKind::result}};
+  if (first.result == CallResult::of_root) reply.bytes = parts[static_cast<std::size_t>(first.rank)]->bytes;
   if (first.result == CallResult::of_all)
-    for (const auto* part : parts) frame.body += part->bytes;
-  return frame;
+    for (const auto* part : parts) reply.bytes += part->bytes;
+  return reply;
 }
-
-/// The largest number of ranks.
-inline constexpr int most_ranks = 65536;
 
 /// @throws ConnectError unless the size is in [1, most_ranks] and the rank in [0, size)
 inline void check_rank(int rank, int size, std::string_view backend) {
@@ -141,11 +172,10 @@ inline void check_rank(int rank, int size, std::string_view backend) {
 [[nodiscard]] inline std::string name_of(int rank, int size) {
   return "rank " + std::to_string(rank) + " of " + std::to_string(size);
 }
-[[nodiscard]] inline std::string destroyed(const std::string& rank) {
-  return rank + " destroyed its connector and will not enter this call";
-}
-[[nodiscard]] inline std::string unwound(const std::string& rank) {
-  return rank + " destroyed its connector while unwinding from an exception";
+[[nodiscard]] inline std::string destroyed(const std::string& rank, RankEnd how) {
+  const bool threw = how == RankEnd::threw;
+  return rank + " destroyed its connector " +
+         (threw ? "while unwinding from an exception" : "and will not enter this call");
 }
 [[nodiscard]] inline std::string shrinks(const std::string& rank) {
   return rank + " has entered shrink and will not enter this call";
@@ -159,6 +189,11 @@ inline void check_rank(int rank, int size, std::string_view backend) {
   return {'c', -1,
           "two processes have rank " + std::to_string(rank) + " (" + one.to_string() + " and " + other.to_string() +
               "): give every process a different rank"};
+}
+/// @param place  where the ranks meet, such as "at host:port"
+[[nodiscard]] inline SentError not_joined(const std::vector<int>& ranks, int size, const Timeout& limit,
+                                          const std::string& place) {
+  return {'t', -1, "timed out after " + limit.to_string() + ": " + name_ranks(ranks, size) + " did not join " + place};
 }
 [[nodiscard]] inline SentError exited_early(int rank, int size, const Process& process) {
   return {'f', rank, name_of(rank, size) + " (" + process.to_string() + ") exited before all ranks had joined"};

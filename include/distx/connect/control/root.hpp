@@ -2,10 +2,10 @@
 #pragma once
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "distx/connect/control/inbox.hpp"
-#include "distx/connect/detail/name_ranks.hpp"
 #include "distx/connect/self.hpp"
 #include "distx/core/detail/early_warning.hpp"
 #include "distx/core/detail/revocation_reason.hpp"
@@ -19,11 +19,11 @@ struct RankRecord {
   Presence presence = Presence::absent;
   RankChannel* channel = nullptr;  ///< null while the rank cannot be reached
   Process process{};
-  std::optional<CallPart> part{};
+  std::optional<Frame> part{};  ///< of the present call
   time_point part_end{};
-  bool expired = false;                         ///< it has been notified that its call timed out
-  bool refused = false;                         ///< it has been notified that the ranks cannot be connected
-  std::optional<std::uint64_t> shrink_limit{};  ///< it has entered `shrink`
+  bool expired = false;                        ///< it has been notified that its call timed out
+  bool refused = false;                        ///< it has been notified that the ranks cannot be connected
+  std::optional<std::int64_t> shrink_limit{};  ///< it has entered `shrink`
   time_point shrink_end{};
 
   [[nodiscard]] bool is_here() const noexcept { return presence == Presence::here; }
@@ -47,7 +47,7 @@ class ControlRoot {
   /// @param rank_0_serves  whether the others need rank 0, so that none can continue without it
   ControlRoot(std::string_view backend, int size, bool rank_0_serves)
       : backend_(backend), rank_0_serves_(rank_0_serves), ranks_(static_cast<std::size_t>(size)) {
-    if (EarlyWarning::is_on()) warning_.emplace(no_timeout);
+    if (EarlyWarning::is_on()) warning_.emplace(no_timeout);  // asked on the caller's thread
   }
   ~ControlRoot() = default;
 
@@ -88,46 +88,36 @@ class ControlRoot {
   }
 
   /// Takes a frame of a rank that has joined; returns false if it is malformed or out of order.
-  [[nodiscard]] bool take(int rank, const Frame& frame) {
-    FrameReader in(frame.body);
+  [[nodiscard]] bool take(int rank, Frame frame) {
     auto& caller = record(rank);
     switch (frame.kind) {
-      case FrameKind::call: {
-        auto part = CallPart::from(frame, size());
-        if (!part || caller.part || !joined_ || !caller.is_here()) return false;
+      case FrameKind::call:
+        if (frame.result > CallResult::of_all) return false;
+        if (frame.result == CallResult::of_root && (frame.rank < 0 || frame.rank >= size())) return false;
+        if (caller.part || !joined_ || !caller.is_here()) return false;
         if (warning_ && std::ranges::none_of(ranks_, [](const auto& each) { return each.part.has_value(); }))
-          warning_.emplace(timeout_of(part->limit));
-        caller.part_end = Deadline(timeout_of(part->limit)).end();
-        caller.part = std::move(part);
+          warning_.emplace(timeout_of(frame.limit));
+        caller.part_end = Deadline(timeout_of(frame.limit)).end();
+        caller.part = std::move(frame);
         caller.expired = false;
         settle_call();
         return true;
-      }
-      case FrameKind::notify: {
-        const auto identity = in.number();
-        const std::string reason(in.text());
-        if (!in.complete()) return false;
+      case FrameKind::notify:
         // Of a mismatch all ranks are notified, so all can continue.
-        is_notified_ = is_notified_ || !RevocationReason::on_all_ranks(RevocationReason::mark_of(reason));
-        if (published_.emplace(identity, reason).second)
-          send_all(FrameWriter(FrameKind::published).number(identity).text(reason).finish());
+        is_notified_ = is_notified_ || !RevocationReason::on_all_ranks(RevocationReason::mark_of(frame.text));
+        if (published_.insert(frame.identity).second) send_all(frame);
         return true;
-      }
-      case FrameKind::shrink: {
-        const auto limit = in.number();
-        if (!in.complete() || !joined_ || !caller.is_here() || caller.shrink_limit) return false;
-        caller.shrink_limit = limit;
-        caller.shrink_end = Deadline(timeout_of(limit)).end();
+      case FrameKind::shrink:
+        if (!joined_ || !caller.is_here() || caller.shrink_limit) return false;
+        caller.shrink_limit = frame.limit;
+        caller.shrink_end = Deadline(timeout_of(frame.limit)).end();
         settle_call();
         settle_shrink(Deadline::clock::now());
         return true;
-      }
-      case FrameKind::leave: {
-        const bool threw = in.small(1) == 1;
-        if (!in.complete()) return false;
-        end(rank, threw ? RankEnd::threw : RankEnd::left, threw ? unwound(name(rank)) : destroyed(name(rank)));
+      case FrameKind::leave:
+        if (frame.end > RankEnd::threw) return false;
+        end(rank, frame.end, destroyed(name(rank), frame.end));
         return true;
-      }
       default:
         return false;
     }
@@ -141,7 +131,7 @@ class ControlRoot {
     ended.presence = RankRecord::Presence::over;
     const bool first_failure = how != RankEnd::left && !failure_;
     if (!first_end_ || first_failure) first_end_ = SentError{how == RankEnd::threw ? 'r' : 'f', rank, message};
-    const Frame frame = FrameWriter(FrameKind::ended).number(rank).number(how).text(message).finish();
+    const Frame frame{{.kind = FrameKind::ended, .end = how, .rank = rank}, message};
     if (first_failure) failure_ = frame;
     // Ranks learn of further ends from their calls: a message to each rank of each end would be n^2 messages.
     if (first_failure || rank == 0) send_all(frame);
@@ -152,7 +142,7 @@ class ControlRoot {
   void settle_call() {
     auto frame = reply();
     if (frame && frame->kind == FrameKind::result) {
-      if (ranks_[0].part->call == grow_call) frame = grow(std::move(*frame));
+      if (ranks_[0].part->text == grow_call) frame = grow(std::move(*frame));
       is_notified_ = false;  // all ranks have joined since
     }
     if (!frame) return;
@@ -165,15 +155,20 @@ class ControlRoot {
   }
   /// Notifies the ranks of their group.
   void announce_group() {
-    const auto numbers = numbers_of(ranks_, &RankRecord::process);
+    std::map<std::string_view, int> local_sizes;
+    for (const auto& rank : ranks_) ++local_sizes[rank.process.host];
+    auto local_ranks = local_sizes;
     for (int rank = size() - 1; rank >= 0; --rank) {
+      const auto& host = record(rank).process.host;
+      const int local_rank = --local_ranks[host];
       auto* const channel = record(rank).channel;
       if (channel == nullptr) continue;
       channel->rank = rank;
-      const RankNumbers& of = numbers[static_cast<std::size_t>(rank)];
-      FrameWriter out(FrameKind::regrouped);
-      out.number(of.rank()).number(of.size()).number(of.local_rank()).number(of.local_size());
-      channel->deliver(out.finish());
+      channel->deliver({{.kind = FrameKind::regrouped,
+                         .rank = rank,
+                         .size = size(),
+                         .local_rank = local_rank,
+                         .local_size = local_sizes[host]}});
     }
     if (failure_) send_all(*failure_);  // of a rank that had entered the call of `grow`
   }
@@ -189,7 +184,7 @@ class ControlRoot {
   void settle_shrink(time_point now) {
     auto next = survivors(now);
     if (next.empty() || !may_shrink()) return;
-    std::uint64_t limit = no_limit;
+    std::int64_t limit = no_limit;
     for (const auto& rank : ranks_) limit = std::min(limit, rank.shrink_limit.value_or(no_limit));
     const bool is_served = !rank_0_serves_ || (ranks_[0].is_here() && ranks_[0].shrink_limit);
     const auto reason = is_served ? left_behind(timeout_of(limit), {}).message()
@@ -213,9 +208,8 @@ class ControlRoot {
     for (int rank = 0; rank < size(); ++rank) {
       auto& waiting = record(rank);
       if (!waiting.is_waiting()) continue;
-      const std::string_view call = waiting.part->call;
       const auto limit = timeout_of(waiting.part->limit);
-      warn(call.substr(0, call.find(' ')), rank, [&] { return overdue(limit); });
+      warn(operation_of(waiting.part->text), rank, [&] { return overdue(limit); });
       if (now < waiting.part_end) continue;
       waiting.expired = true;
       timed_out_ = true;
@@ -233,9 +227,8 @@ class ControlRoot {
   }
   /// Returns the message of a wait for the other ranks that is over.
   [[nodiscard]] std::string overdue(const Timeout& limit) const {
-    std::vector<int> missing;
-    for (int other = 0; other < size(); ++other)
-      if (!ranks_[static_cast<std::size_t>(other)].part) missing.push_back(other);
+    const auto missing =
+        ranks_where(size(), [&](int other) { return !ranks_[static_cast<std::size_t>(other)].part.has_value(); });
     const auto text = "timed out after " + limit.to_string() + ": ";
     if (missing.empty()) return text + name(0) + " has not admitted any process";
     return text + name_ranks(missing, size()) + " did not enter this call";
@@ -250,7 +243,7 @@ class ControlRoot {
  private:
   /// Returns the reply to the current call once all ranks have entered it or one will not enter it any more.
   [[nodiscard]] std::optional<Frame> reply() const {
-    std::vector<const CallPart*> parts;
+    std::vector<const Frame*> parts;
     bool over = false, expired = false;
     std::string in_shrink;
     for (int rank = 0; rank < size(); ++rank) {
@@ -291,7 +284,7 @@ class ControlRoot {
 
   std::string_view backend_;
   bool rank_0_serves_;
-  std::map<std::uint64_t, std::string> published_;
+  std::set<std::uint64_t> published_;
   std::optional<Frame> failure_{};  ///< notifies a rank of the first failure
   bool timed_out_ = false;
   bool is_notified_ = false;  ///< of a failure, since the last call of all ranks
@@ -302,7 +295,7 @@ class ControlRoot {
   std::optional<SentError> first_end_;  ///< the first rank that failed; if none, the first that left
   std::optional<SentError> refused_;
   bool joined_ = false;
-  std::optional<EarlyWarning> warning_{};  ///< of the wait that all ranks are in
+  std::optional<EarlyWarning> warning_{};  ///< of the wait that all ranks are in; null unless DISTX_LOG=info
 };
 
 }  // namespace distx::inline DISTX_ABI::detail::control

@@ -36,12 +36,11 @@ struct AnnouncedRanks {
 [[nodiscard]] inline bool is_slurm_task() {
   const auto step = parse_number<std::uint32_t>(variable("SLURM_STEP_ID"));
   if (step && *step >= 0xfffffff0u) return false;
-  return !variable("SLURM_STEP_NUM_TASKS").empty() ||
-         (!variable("SLURM_PROCID").empty() && !variable("SLURM_STEP_NODELIST").empty());
+  return is_set("SLURM_STEP_NUM_TASKS") || (is_set("SLURM_PROCID") && is_set("SLURM_STEP_NODELIST"));
 }
 
 [[nodiscard]] inline const char* slurm_size_variable() {
-  return variable("SLURM_STEP_NUM_TASKS").empty() ? "SLURM_NTASKS" : "SLURM_STEP_NUM_TASKS";
+  return is_set("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
 }
 
 /// Returns what the variables of every launcher announce; malformed ones are their launcher's to refuse.
@@ -56,9 +55,32 @@ struct AnnouncedRanks {
   add(LauncherFamily::mpi, "PMI_SIZE", "PMI_RANK");
   add(LauncherFamily::mpi, "MPI_LOCALNRANKS", "PMI_RANK", true);
   if (is_slurm_task()) add(LauncherFamily::slurm, slurm_size_variable(), "SLURM_PROCID");
-  if (auto rank = announced_number("PMIX_RANK"); rank && !variable("PMIX_NAMESPACE").empty())
+  if (auto rank = announced_number("PMIX_RANK"); rank && is_set("PMIX_NAMESPACE"))
     all.push_back({LauncherFamily::pmix, {rank->value + 1, rank->source}, rank, true});
   return all;
+}
+
+/// Returns the rank that mpirun, mpiexec or srun gave this process as one of `size`; null if none of them did.
+[[nodiscard]] inline std::optional<SourcedNumber> rank_announced_for(int size) {
+  for (const auto& one : announced_ranks())
+    if ((one.family == LauncherFamily::mpi || one.family == LauncherFamily::slurm) && !one.at_least && one.rank &&
+        one.size.value == size)
+      return one.rank;
+  return std::nullopt;
+}
+
+/// This process's rank, and the number of ranks.
+struct SourcedRank {
+  SourcedNumber rank, size;
+};
+/// Returns what two variables of a launcher say. A job script may export everything but the rank, which differs.
+/// @throws ConnectError if one is missing or invalid
+[[nodiscard]] inline SourcedRank rank_from(const Variables& variables, const char* rank_name, const char* size_name) {
+  auto size = variables.number(size_name, 1, most_ranks);
+  const auto announced = is_set(rank_name) ? std::nullopt : rank_announced_for(size.value);
+  auto rank = announced ? *announced : variables.number(rank_name, 0, most_ranks - 1);
+  variables.check_rank(rank, size);
+  return {std::move(rank), std::move(size)};
 }
 
 /// Returns the first that a family announces.
@@ -122,7 +144,7 @@ inline void check_other_launchers(const AnnouncedRanks& chosen) {
     for (const auto family : {chosen.family, other.family}) {
       const auto& advice = advice_of(family);
       for (const auto name : advice.variables)
-        if (!variable(name).empty()) variables.append(variables.empty() ? "" : ", ").append(name);
+        if (is_set(name)) variables.append(variables.empty() ? "" : ", ").append(name);
       if (!advice.scheme.empty() && !schemes.ends_with(advice.scheme))
         schemes.append(schemes.empty() ? ", or choose by DISTX_CONNECT=" : " or ").append(advice.scheme);
     }

@@ -6,13 +6,16 @@
 #include <string_view>
 #include <utility>
 
-#include "distx/connect/detail/variables.hpp"
+#include "distx/connect/detail/announced_ranks.hpp"
+#include "distx/core/deadline.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
 
 /// A URL that says how the ranks of a program find each other: scheme://authority/path?parameter=value&…
 class ConnectUrl {
  public:
+  static constexpr const char* from_variable = "DISTX_CONNECT";
+
   /// @param source  where the URL comes from, for messages, such as "DISTX_CONNECT"
   /// @throws ConnectError if it is malformed
   ConnectUrl(std::string text, std::string source) : text_(std::move(text)), source_(std::move(source)) {
@@ -67,16 +70,22 @@ class ConnectUrl {
     known.source += " in " + source_;
     return known;
   }
-  /// Returns a number that is either a parameter or a variable, or else `otherwise`.
-  /// @throws ConnectError if there is none, or both are there and differ
-  [[nodiscard]] SourcedNumber number_or_variable(const std::string& name, const char* variable_name, int least,
-                                                 int most, const std::optional<SourcedNumber>& otherwise = {}) const {
-    const auto own = number(name, least, most);
-    const auto other = Variables(scheme_).number_if_set(variable_name, least, most);
-    if (own && other && own->value != other->value) refuse(own->source + " contradicts " + other->source);
-    if (!own && !other && otherwise) return *otherwise;
-    if (!own && !other) refuse("the " + name + " is missing: add " + name + "=…, or set " + variable_name);
-    return own ? *own : *other;
+  /// Returns the rank and the size, each of which is either a parameter or a variable.
+  /// @throws ConnectError if one is missing or invalid, or both are there and differ; or if another launcher announces
+  ///         different ranks to a URL that is a variable
+  [[nodiscard]] SourcedRank rank(const char* rank_variable = "DISTX_RANK") const {
+    auto size = number_or_variable("size", "DISTX_SIZE", 1, most_ranks);
+    auto rank = number_or_variable("rank", rank_variable, 0, most_ranks - 1, rank_announced_for(size.value));
+    Variables(scheme_).check_rank(rank, size);
+    const bool is_own = !parameter("rank").empty() || is_set("DISTX_RANK");  // else another launcher announces it
+    if (source_ == from_variable)
+      check_other_launchers({LauncherFamily::distx, size, is_own ? std::optional(rank) : std::nullopt});
+    return {std::move(rank), std::move(size)};
+  }
+  /// Returns the parameter `timeout`, or the default deadline.
+  [[nodiscard]] Timeout timeout() const {
+    const auto seconds = number("timeout", 0, 1 << 30);
+    return seconds ? Timeout(std::chrono::seconds(seconds->value)) : default_deadline;
   }
   /// Returns whether this process is to join a running job: DISTX_JOIN=1.
   /// @throws ConnectError if a rank or a size is given as well
@@ -90,6 +99,16 @@ class ConnectUrl {
   }
 
  private:
+  /// Returns a number that is either a parameter or a variable, or else `otherwise`.
+  [[nodiscard]] SourcedNumber number_or_variable(const std::string& name, const char* variable_name, int least,
+                                                 int most, const std::optional<SourcedNumber>& otherwise = {}) const {
+    const auto own = number(name, least, most);
+    const auto other = Variables(scheme_).number_if_set(variable_name, least, most);
+    if (own && other && own->value != other->value) refuse(own->source + " contradicts " + other->source);
+    if (!own && !other && otherwise) return *otherwise;
+    if (!own && !other) refuse("the " + name + " is missing: add " + name + "=…, or set " + variable_name);
+    return own ? *own : *other;
+  }
   void parse_parameters(std::string_view text) {
     while (!text.empty()) {
       const auto end = text.find('&');

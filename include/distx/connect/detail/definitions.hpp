@@ -21,17 +21,14 @@ DISTX_INLINE std::vector<Launcher>& launchers() {
   return known;
 }
 
+DISTX_INLINE const Launcher* launcher_named(std::string_view name) {
+  const auto found = std::ranges::find(launchers(), name, &Launcher::name);
+  return found == launchers().end() ? nullptr : &*found;
+}
+
 DISTX_INLINE std::optional<Announced> announced_mpi_ranks() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS"})
     if (const auto size = parse_int(variable(name))) return Announced{name, *size};
-  return std::nullopt;
-}
-
-DISTX_INLINE std::optional<SourcedNumber> rank_announced_for(int size) {
-  for (const auto& one : announced_ranks())
-    if ((one.family == LauncherFamily::mpi || one.family == LauncherFamily::slurm) && !one.at_least && one.rank &&
-        one.size.value == size)
-      return one.rank;
   return std::nullopt;
 }
 
@@ -43,17 +40,6 @@ inline void check_before(const Launcher& launcher) {
   if (launcher.name == "torchrun" || launcher.name == "env") chosen = announced_by_family(LauncherFamily::torch);
   if (launcher.name == "slurm") chosen = announced_by_family(LauncherFamily::slurm);
   if (chosen) check_other_launchers(*chosen);
-}
-/// The same for a URL of a launcher, which has the rank and the size or leaves them to variables.
-inline void check_before(const ConnectUrl& url) {
-  if ((url.scheme() != "tcp" && url.scheme() != "file") || variable("DISTX_JOIN") == "1") return;
-  const auto number = [&](const std::string& name, const char* variable_name) -> std::optional<SourcedNumber> {
-    const auto own = parse_int(url.parameter(name));
-    if (!own) return announced_number(variable_name);
-    return SourcedNumber{*own, name + "=" + url.parameter(name) + " in DISTX_CONNECT"};
-  };
-  if (auto size = number("size", "DISTX_SIZE"))
-    check_other_launchers({LauncherFamily::distx, *size, number("rank", "DISTX_RANK")});
 }
 /// Compares what MPI or PMIx has connected with what the others announce: their variables do not say it of every MPI.
 inline void check_after(const Launcher& launcher, const AnyConnector& connector) {
@@ -80,61 +66,47 @@ inline std::string reason_of(const Launcher& launcher) {
 }
 
 /// Returns the header whose launcher has that name; empty if there is none.
-inline std::string_view header_of(std::string_view scheme) noexcept {
-  if (scheme == "mpi") return "distx/mpi.hpp";
-  if (scheme == "pmix") return "distx/pmix.hpp";
-  if (scheme == "file") return "distx/file.hpp";
-  if (scheme == "tcp" || scheme == "env" || scheme == "slurm") return "distx/tcp.hpp";
-  return {};
+inline std::string header_of(const std::string& scheme) {
+  if (scheme == "env" || scheme == "slurm") return "distx/tcp.hpp";
+  return scheme == "mpi" || scheme == "pmix" || scheme == "file" || scheme == "tcp" ? "distx/" + scheme + ".hpp" : "";
 }
 
 DISTX_INLINE AnyConnector connect_to(const ConnectUrl& url, int& argc, char**& argv) {
-  const auto only_scheme = [&] {
-    if (!url.is_scheme_alone()) url.refuse(url.scheme() + ":// has no further parts");
-  };
-  const auto logged = [&](AnyConnector connector) {
-    log_connection(connector, url.scheme(), url.to_string());
-    return connector;
-  };
-  if (url.scheme() != "tcp" && url.scheme() != "file" && joins_running_job(url.scheme()))
+  const auto& scheme = url.scheme();
+  if (scheme != "tcp" && scheme != "file" && joins_running_job(scheme))
     url.refuse("DISTX_JOIN=1 needs tcp:// or file://: the ranks of other launchers cannot be joined");
-  if (url.scheme() == "self") {
-    only_scheme();
-    return logged(SelfConnector());
+  if (scheme == "threads") url.refuse("threads are started by distx::spawn(n, f), not by connect");
+  const bool is_self = scheme == "self";
+  const auto* const launcher = launcher_named(scheme);
+  if (!is_self && launcher == nullptr) {
+    if (const auto header = header_of(scheme); !header.empty())
+      url.refuse("it is not compiled in: include <" + header + ">");
+    url.refuse("unknown scheme '" + scheme + "'; known are mpi, pmix, tcp, env, slurm, file and self");
   }
-  if (url.scheme() == "threads") url.refuse("threads are started by distx::spawn(n, f), not by connect");
-  for (const auto& launcher : launchers())
-    if (launcher.name == url.scheme()) {
-      if (launcher.connect_to != nullptr) return logged(launcher.connect_to(url));
-      only_scheme();
-      return logged(launcher.connect(argc, argv));
-    }
-  if (const auto header = header_of(url.scheme()); !header.empty())
-    url.refuse("it is not compiled in: include <" + std::string(header) + ">");
-  url.refuse("unknown scheme '" + url.scheme() + "'; known are mpi, pmix, tcp, env, slurm, file and self");
+  const bool takes_url = !is_self && launcher->connect_to != nullptr;
+  if (!takes_url && !url.is_scheme_alone()) url.refuse(scheme + ":// has no further parts");
+  auto connector = is_self     ? AnyConnector(SelfConnector())
+                   : takes_url ? launcher->connect_to(url)
+                               : launcher->connect(argc, argv);
+  log_connection(connector, scheme, url.to_string());
+  return connector;
 }
 
 }  // namespace detail
 
 DISTX_INLINE bool register_launcher(const Launcher& launcher) {
+  if (detail::launcher_named(launcher.name) != nullptr) return false;
   auto& all = detail::launchers();
-  auto place = all.end();
-  for (auto known = all.begin(); known != all.end(); ++known) {
-    if (known->name == launcher.name) return false;
-    if (place == all.end() && known->last && !launcher.last) place = known;
-  }
-  all.insert(launcher.by_name ? all.begin() : place, launcher);
+  const auto before_last = launcher.last ? all.end() : std::ranges::find(all, true, &Launcher::last);
+  all.insert(launcher.by_name ? all.begin() : before_last, launcher);
   return true;
 }
 
 DISTX_INLINE AnyConnector connect(int& argc, char**& argv) {
-  if (auto text = detail::variable("DISTX_CONNECT"); !text.empty()) {
-    const detail::ConnectUrl url(std::move(text), "DISTX_CONNECT");
-    detail::check_before(url);
-    return detail::connect_to(url, argc, argv);
-  }
+  if (auto text = detail::variable("DISTX_CONNECT"); !text.empty())
+    return detail::connect_to({std::move(text), detail::ConnectUrl::from_variable}, argc, argv);
   const auto fail = [](const std::string& message) { throw ConnectError(message, {.operation = "connect"}); };
-  if (detail::variable("DISTX_FILE").empty() && detail::joins_running_job("connect"))
+  if (!detail::is_set("DISTX_FILE") && detail::joins_running_job("connect"))
     fail(
         "DISTX_JOIN=1 does not say which job to join: set DISTX_FILE to its folder, or DISTX_CONNECT to its address, "
         "as tcp://host:port");
@@ -146,14 +118,13 @@ DISTX_INLINE AnyConnector connect(int& argc, char**& argv) {
       detail::log_connection(connector, launcher.name, detail::reason_of(launcher));
       return connector;
     }
-  if (!detail::variable("DISTX_FILE").empty() && detail::parse_int(detail::variable("DISTX_SIZE")) != 1)
+  if (detail::is_set("DISTX_FILE") && detail::parse_int(detail::variable("DISTX_SIZE")) != 1)
     fail("DISTX_FILE is set but file-based rendezvous is not compiled in: include <distx/file.hpp>");
   for (const auto& other : detail::announced_ranks()) {
     if (other.size.value <= 1) continue;
     const auto& advice = detail::advice_of(other.family);
     const std::string scheme(advice.scheme.substr(0, advice.scheme.find(':')));
-    const auto& all = detail::launchers();
-    const bool included = std::any_of(all.begin(), all.end(), [&](const auto& one) { return one.name == scheme; });
+    const bool included = detail::launcher_named(scheme) != nullptr;
     fail(other.size.source + " says that a launcher started several ranks, " +
          (included ? "but others announce one: set DISTX_CONNECT=" + std::string(advice.scheme)
                    : "which no included header connects: include <" + std::string(advice.header) + ">") +
@@ -171,7 +142,7 @@ DISTX_INLINE AnyConnector connect() {
 
 DISTX_INLINE AnyConnector connect(std::string_view url) {
   detail::NoArguments none;
-  return detail::connect_to(detail::ConnectUrl(std::string(url), "URL"), none.count, none.values);
+  return detail::connect_to({std::string(url), "URL"}, none.count, none.values);
 }
 
 }  // namespace distx::inline DISTX_ABI

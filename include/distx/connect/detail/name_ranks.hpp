@@ -20,6 +20,14 @@ namespace distx::inline DISTX_ABI::detail {
   if (ranks.size() > most) text += ", … (" + std::to_string(ranks.size()) + " ranks)";
   return text;
 }
+/// Returns the ranks for which `is(rank)`.
+template <class Is>
+[[nodiscard]] std::vector<int> ranks_where(int size, Is&& is) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size; ++rank)
+    if (is(rank)) ranks.push_back(rank);
+  return ranks;
+}
 /// Returns the subject of a message: `rank 1 of 5`.
 [[nodiscard]] inline std::string name_ranks(const std::vector<int>& ranks, int size) {
   return listed(ranks) + " of " + std::to_string(size);

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "distx/connect/control/threads.hpp"
+#include "distx/connect/control/group.hpp"
 #include "distx/connect/detail/rank_exception.hpp"
 #include "distx/connect/spawn.hpp"
 #include "distx/core/detail/leak.hpp"
@@ -15,11 +15,61 @@
 
 namespace distx::inline DISTX_ABI::detail {
 
+namespace control {
+
+/// The root of ranks that are threads of this process. Each thread uses it itself, under the mutex.
+class ThreadRoot final : ControlRoot {
+ public:
+  explicit ThreadRoot(int size) : ControlRoot("threads", size, false) {
+    for (auto& rank : ranks_) rank.presence = RankRecord::Presence::here;
+    joined_ = true;
+  }
+
+ private:
+  friend class ThreadTransport;
+  std::mutex mutex_;
+};
+
+/// The connection of a thread, which ends with its function, also if its connectors still exist.
+class ThreadTransport final : public ControlTransport {
+ public:
+  ThreadTransport(std::shared_ptr<ThreadRoot> root, int rank) : root_(std::move(root)) {
+    const std::lock_guard lock(root_->mutex_);
+    inbox.rank = rank;
+    root_->record(rank).channel = &inbox;
+  }
+  ~ThreadTransport() override {
+    const std::lock_guard lock(root_->mutex_);
+    if (inbox.rank >= 0) root_->record(inbox.rank).channel = nullptr;
+  }
+
+  void submit(const Frame& frame) override {
+    const std::lock_guard lock(root_->mutex_);
+    if (inbox.rank >= 0 && !root_->take(inbox.rank, frame)) inbox.lose(ThreadRoot::out_of_order);
+  }
+  time_point receive(std::chrono::microseconds) override {
+    const std::lock_guard lock(root_->mutex_);
+    root_->expire(Deadline::clock::now());
+    return root_->next_end();
+  }
+  void leave(bool, bool, const Timeout&) override {}
+  /// Notes that the rank's function has ended. @param message  follows the name of the rank
+  void end(RankEnd how, const std::string& message) {
+    const std::lock_guard lock(root_->mutex_);
+    if (inbox.rank >= 0) root_->end(inbox.rank, how, root_->name(inbox.rank) + message);
+  }
+
+ private:
+  std::shared_ptr<ThreadRoot> root_;
+};
+
+}  // namespace control
+
 /// The first exception of a rank, unless it is a RevokedError, which follows from another one. A RankFailure may be
 /// that of ranks that the thread has spawned itself.
 class FirstException {
  public:
-  /// Notes the exception that is being handled; returns its message.
+  /// Notes the exception that is being handled; returns the message that follows the name of the rank.
   std::string note(int rank, const std::string& prefix = {}) {
     auto current = RankException::current();
     current.message.insert(0, prefix);
@@ -30,16 +80,16 @@ class FirstException {
       first_ = current;
       cause_ = std::current_exception();
     }
-    return current.message;
+    return ended + current.message;
   }
   /// @throws RankFailure if there is one
   void raise(int size) const {
     const std::lock_guard lock(mutex_);
-    if (rank_ >= 0)
-      throw RankFailure(control::name_of(rank_, size) + " ended with an exception: " + first_.message, rank_, cause_);
+    if (rank_ >= 0) throw RankFailure(control::name_of(rank_, size) + ended + first_.message, rank_, cause_);
   }
 
  private:
+  static constexpr const char* ended = " ended with an exception: ";
   mutable std::mutex mutex_;
   int rank_ = -1;
   RankException first_;
@@ -54,18 +104,17 @@ DISTX_INLINE void run_threads(Threads threads, const std::function<void(ThreadCo
     links.push_back(std::make_shared<control::ThreadTransport>(root, rank));
   FirstException first;
   // A forked process does not end the ranks of this one, and another thread may have held the root's mutex at the fork.
-  const auto end = [&](int rank, const std::string* reason) {
-    if (made.is_here()) links[static_cast<std::size_t>(rank)]->end(reason);
+  const auto end = [&](int rank, control::RankEnd how, const std::string& message) {
+    if (made.is_here()) links[static_cast<std::size_t>(rank)]->end(how, message);
   };
   const auto run = [&](int rank) noexcept {
     try {
       body(ThreadConnector(make_here<control::ControlGroup>("threads", threads.deadline,
                                                             RankNumbers(rank, threads.count, rank, threads.count),
                                                             links[static_cast<std::size_t>(rank)])));
-      end(rank, nullptr);
+      end(rank, control::RankEnd::left, " has returned and will not enter this call");
     } catch (...) {
-      const auto reason = first.note(rank);
-      end(rank, &reason);
+      end(rank, control::RankEnd::threw, first.note(rank));
     }
   };
   {
@@ -74,8 +123,7 @@ DISTX_INLINE void run_threads(Threads threads, const std::function<void(ThreadCo
       others.reserve(links.size());
       for (int rank = 1; rank < threads.count; ++rank) others.emplace_back(run, rank);
     } catch (const std::exception&) {
-      const auto reason = first.note(0, "cannot start a thread: ");
-      end(0, &reason);
+      end(0, control::RankEnd::threw, first.note(0, "cannot start a thread: "));
       first.raise(threads.count);
     }
     run(0);  // also if a rank has failed already: the others may continue

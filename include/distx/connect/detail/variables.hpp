@@ -17,6 +17,8 @@ namespace distx::inline DISTX_ABI::detail {
   return text == nullptr ? "" : text;
 }
 
+[[nodiscard]] inline bool is_set(const char* name) { return !variable(name).empty(); }
+
 /// Returns a number that is written in digits alone, with a sign at most.
 template <class Number>
 [[nodiscard]] std::optional<Number> parse_number(std::string_view text) noexcept {
@@ -26,6 +28,9 @@ template <class Number>
   return value;
 }
 [[nodiscard]] inline std::optional<int> parse_int(std::string_view text) noexcept { return parse_number<int>(text); }
+
+/// The largest number of ranks.
+inline constexpr int most_ranks = 65536;
 
 /// A number, and its source, such as "WORLD_SIZE=4": for messages.
 struct SourcedNumber {
@@ -66,7 +71,7 @@ class Variables {
     return number_from(name, text(name), least, most, [&](const auto& problem) { refuse(problem); });
   }
   [[nodiscard]] std::optional<SourcedNumber> number_if_set(const char* name, int least, int most) const {
-    if (variable(name).empty()) return std::nullopt;
+    if (!is_set(name)) return std::nullopt;
     return number(name, least, most);
   }
   /// Returns an id of 32 bits.
@@ -96,7 +101,7 @@ class Variables {
   const auto join = variables.number_if_set("DISTX_JOIN", 0, 1);
   if (!join || join->value == 0) return false;
   for (const char* name : {"DISTX_RANK", "DISTX_SIZE"})
-    if (!variable(name).empty())
+    if (is_set(name))
       variables.refuse("DISTX_JOIN=1 contradicts " + std::string(name) + "=" + variable(name) +
                        ": a process that joins receives its rank; unset " + name);
   return true;

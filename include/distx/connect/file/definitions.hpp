@@ -22,11 +22,8 @@ namespace distx::inline DISTX_ABI {
 
 DISTX_INLINE FileConnector::FileConnector(const std::filesystem::path& folder, int rank, int size,
                                           const FileConnectorOptions& options)
-    : FileConnector([&] {
-        detail::control::check_rank(rank, size, "file");
-        return detail::file::group_of({rank, detail::file::Rendezvous(folder, rank, size, options.deadline).meet()},
-                                      options.deadline);
-      }()) {}
+    : FileConnector(detail::file::group_of(detail::file::Rendezvous(folder, rank, size, options.deadline).meet(),
+                                           options.deadline)) {}
 DISTX_INLINE FileConnector FileConnector::join(const std::filesystem::path& folder,
                                                const FileConnectorOptions& options) {
   return FileConnector(
@@ -41,10 +38,7 @@ DISTX_INLINE AnyConnector connect_in_folder() {
                             "DISTX_SIZE to the number of ranks");
   const auto folder = variables.text("DISTX_FILE");
   if (joins_running_job("file")) return FileConnector::join(folder);
-  const auto size = variables.number("DISTX_SIZE", 1, control::most_ranks);
-  const auto announced = variable("DISTX_RANK").empty() ? rank_announced_for(size.value) : std::nullopt;
-  const auto rank = announced ? *announced : variables.number("DISTX_RANK", 0, control::most_ranks - 1);
-  variables.check_rank(rank, size);
+  const auto [rank, size] = rank_from(variables, "DISTX_RANK", "DISTX_SIZE");
   return FileConnector(folder, rank.value, size.value);
 }
 
@@ -53,14 +47,14 @@ DISTX_INLINE AnyConnector connect_by_url(const ConnectUrl& url) {
   if (!url.authority().empty())
     url.refuse("a folder's URL has three slashes, as file:///" + url.authority() + url.path());
   if (url.path().empty()) url.refuse("the folder is missing");
-  FileConnectorOptions options;
-  if (const auto seconds = url.number("timeout", 0, 1 << 30)) options.deadline = std::chrono::seconds(seconds->value);
+  const FileConnectorOptions options{.deadline = url.timeout()};
   if (url.joins_running_job()) return FileConnector::join(url.path(), options);
-  const auto size = url.number_or_variable("size", "DISTX_SIZE", 1, control::most_ranks);
-  const auto rank =
-      url.number_or_variable("rank", "DISTX_RANK", 0, control::most_ranks - 1, rank_announced_for(size.value));
-  Variables("file").check_rank(rank, size);
+  const auto [rank, size] = url.rank();
   return FileConnector(url.path(), rank.value, size.value, options);
+}
+
+[[noreturn]] inline void fail_to_spawn(const std::string& problem, int error, const char* advice = "") {
+  throw ConnectError(problem + ": " + std::strerror(error) + advice, {.operation = "spawn_processes"}, error);
 }
 
 /// The exception with which a child process has ended: written by it to memory that it shares with its parent.
@@ -93,7 +87,7 @@ class ChildProcesses {
   explicit ChildProcesses(std::size_t most) {
     const auto bytes = most * sizeof(ChildReport);
     void* const shared = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED) fail();
+    if (shared == MAP_FAILED) fail_to_spawn("cannot start a process", errno);
     memory_ = posix::Mapping::from_native_handle({shared, bytes});
   }
   ChildProcesses(const ChildProcesses&) = delete;
@@ -110,7 +104,7 @@ class ChildProcesses {
   void start(Body&& body) {
     auto* const report = static_cast<ChildReport*>(memory_.native_handle().address) + all_.size();
     const pid_t parent = ::getpid(), process = ::fork();
-    if (process < 0) fail();
+    if (process < 0) fail_to_spawn("cannot start a process", errno);
     if (process == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       ::_exit(::getppid() == parent ? run(body, *report) : 1);  // what else is open or registered is the parent's
@@ -145,10 +139,6 @@ class ChildProcesses {
     std::fflush(nullptr);
     return status;
   }
-  [[noreturn]] static void fail() {
-    throw ConnectError(std::string("cannot start a process: ") + std::strerror(errno),
-                       {.operation = "spawn_processes"});
-  }
 
   posix::Mapping memory_;
   std::vector<ChildProcess> all_;
@@ -164,11 +154,11 @@ class TemporaryFolder {
   TemporaryFolder() {
     std::error_code error;
     const auto temporary = std::filesystem::temp_directory_path(error);
-    if (error) fail("no folder for temporary files", error.value());
+    if (error) fail_to_spawn("no folder for temporary files", error.value(), advice);
     remove_abandoned(temporary);
     do {  // again if another job has taken it for an abandoned one
       path_ = temporary / (prefix + posix::random_name(32));
-      if (::mkdir(path_.c_str(), 0700) != 0) fail("cannot make a folder for temporary files", errno);
+      if (::mkdir(path_.c_str(), 0700) != 0) fail_to_spawn("cannot make a folder for temporary files", errno, advice);
       lock_ = locked(path_, LOCK_EX);
     } while (!std::filesystem::exists(path_, error));
   }
@@ -180,11 +170,8 @@ class TemporaryFolder {
 
  private:
   static constexpr const char* prefix = "distx-spawn-";
+  static constexpr const char* advice = "; TMPDIR must name an existing folder";
 
-  [[noreturn]] static void fail(const std::string& what, int error) {
-    throw ConnectError(what + ": " + std::strerror(error) + "; TMPDIR must name an existing folder",
-                       {.operation = "spawn_processes"}, error);
-  }
   /// Returns a descriptor of this user's folder that keeps it locked; null if that cannot be.
   static Descriptor locked(const std::filesystem::path& path, int how) {
     auto folder = posix::open_file(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW);

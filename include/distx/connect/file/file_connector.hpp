@@ -18,9 +18,9 @@ struct FileConnectorOptions {
 /// It needs nothing but that folder, and is meant for control messages: a call takes about a millisecond. If a rank's
 /// process exits without destroying its connector, every wait of the ranks on its host, and through them of all ranks,
 /// ends at once with a RankFailure; if it destroys the connector while unwinding, with a RevokedError. Files of an
-/// earlier job are never used; the last rank to leave, also after an error, removes this job's files. Files of a job
-/// whose processes have all ended on this host without doing so, as by SIGKILL, are removed by rank 0 of the next job
-/// in the folder; those of other hosts' processes stay.
+/// earlier job are never used; the last rank to leave, also after an error, removes this job's files. If each process
+/// of a job has left or has ended on this host, as by SIGKILL, rank 0 of the next job in the folder removes its files;
+/// those of a job that a process of another host has not left stay.
 /// In a process that is forked from a rank's, calls throw InvalidState, and the destructor does nothing.
 ///
 /// Any user that can write to the folder could take part in the job, so the folder must belong to the user that runs it

@@ -8,12 +8,7 @@ namespace distx::inline DISTX_ABI::detail::file {
 /// Lets `connect()` join ranks in a folder once this header is included.
 inline const Launcher launcher{
     .name = "file",
-    .started_by_it =
-        [] {
-          for (const char* name : {"DISTX_FILE", "DISTX_RANK", "DISTX_SIZE"})
-            if (!variable(name).empty()) return true;
-          return false;
-        },
+    .started_by_it = [] { return is_set("DISTX_FILE") || is_set("DISTX_RANK") || is_set("DISTX_SIZE"); },
     .connect = [](int&, char**&) { return connect_in_folder(); },
     .by_name = true,
     .connect_to = connect_by_url,

@@ -25,28 +25,19 @@ DISTX_INLINE AnyConnector connect_by_url(const ConnectUrl& url) {
   const Endpoint endpoint = endpoint_from(url.authority());
   if (endpoint.host.empty() || endpoint.port < 1 || endpoint.port > 65535)
     url.refuse("'" + url.authority() + "' is not host:port with a port in [1, 65535]");
-  TcpConnectorOptions options;
-  options.bind = url.parameter("bind");
-  if (const auto seconds = url.number("timeout", 0, 1 << 30)) options.deadline = std::chrono::seconds(seconds->value);
+  const TcpConnectorOptions options{.deadline = url.timeout(), .bind = url.parameter("bind")};
   if (url.joins_running_job()) return TcpConnector::join(endpoint.host, endpoint.port, options);
-  const auto size = url.number_or_variable("size", "DISTX_SIZE", 1, control::most_ranks);
-  const bool is_indexed = variable("DISTX_RANK").empty() && !variable("JOB_COMPLETION_INDEX").empty();
-  const auto rank = url.number_or_variable("rank", is_indexed ? "JOB_COMPLETION_INDEX" : "DISTX_RANK", 0,
-                                           control::most_ranks - 1, rank_announced_for(size.value));
-  Variables("tcp").check_rank(rank, size);
+  const bool is_indexed = !is_set("DISTX_RANK") && is_set("JOB_COMPLETION_INDEX");
+  const auto [rank, size] = url.rank(is_indexed ? "JOB_COMPLETION_INDEX" : "DISTX_RANK");
   return TcpConnector(endpoint.host, endpoint.port, rank.value, size.value, options);
 }
 
 DISTX_INLINE AnyConnector connect_by_variables() {
   const Variables variables("env");
-  const auto size = variables.number("WORLD_SIZE", 1, control::most_ranks);
-  if (size.value == 1 && variable("RANK").empty()) return SelfConnector();
-  // A job script may export everything but the rank, which differs.
-  const auto announced = variable("RANK").empty() ? rank_announced_for(size.value) : std::nullopt;
-  const auto rank = announced ? *announced : variables.number("RANK", 0, control::most_ranks - 1);
-  variables.check_rank(rank, size);
-  const auto local_size = variables.number_if_set("LOCAL_WORLD_SIZE", 1, control::most_ranks);
-  const auto local_rank = variables.number_if_set("LOCAL_RANK", 0, control::most_ranks - 1);
+  if (parse_int(variable("WORLD_SIZE")) == 1 && !is_set("RANK")) return SelfConnector();
+  const auto [rank, size] = rank_from(variables, "RANK", "WORLD_SIZE");
+  const auto local_size = variables.number_if_set("LOCAL_WORLD_SIZE", 1, most_ranks);
+  const auto local_rank = variables.number_if_set("LOCAL_RANK", 0, most_ranks - 1);
   if (local_size && local_size->value > size.value)
     variables.refuse(local_size->source + " contradicts " + size.source + ": a host has at most all ranks");
   if (local_size && local_rank) variables.check_rank(*local_rank, *local_size);
@@ -65,19 +56,18 @@ DISTX_INLINE AnyConnector connect_by_variables() {
 
 DISTX_INLINE AnyConnector connect_in_slurm() {
   const Variables variables("slurm");
-  const auto size = variables.number(slurm_size_variable(), 1, control::most_ranks);
-  const auto rank = variables.number("SLURM_PROCID", 0, control::most_ranks - 1);
-  variables.check_rank(rank, size);
-  if (const auto local = variables.number_if_set("SLURM_LOCALID", 0, control::most_ranks - 1))
+  (void)variables.text("SLURM_PROCID");  // the rank of another launcher would not do
+  const auto [rank, size] = rank_from(variables, "SLURM_PROCID", slurm_size_variable());
+  if (const auto local = variables.number_if_set("SLURM_LOCALID", 0, most_ranks - 1))
     variables.check_rank(*local, size);
   if (size.value == 1) return SelfConnector();
   const auto list = variables.text("SLURM_STEP_NODELIST");
   auto host = first_slurm_host(list);
   if (!host) variables.refuse("invalid SLURM_STEP_NODELIST '" + list + "': must be a list such as node[01-03,7]");
-  const auto hosts = variables.number_if_set("SLURM_STEP_NUM_NODES", 1, control::most_ranks);
+  const auto hosts = variables.number_if_set("SLURM_STEP_NUM_NODES", 1, most_ranks);
   if (hosts && hosts->value == 1) host = "127.0.0.1";
   const auto job = variables.id("SLURM_JOB_ID");
-  const auto step = variable("SLURM_STEP_ID").empty() ? 0 : variables.id("SLURM_STEP_ID");
+  const auto step = is_set("SLURM_STEP_ID") ? variables.id("SLURM_STEP_ID") : 0;
   return TcpConnector(*host, slurm_port(job, step), rank.value, size.value);
 }
 

@@ -15,11 +15,7 @@ inline const Launcher launcher{
 /// torchrun may itself have been started by srun, whose variables are then set as well; a folder takes precedence.
 inline const Launcher torchrun_launcher{
     .name = "torchrun",
-    .started_by_it =
-        [] {
-          return variable("DISTX_FILE").empty() && !variable("TORCHELASTIC_RUN_ID").empty() &&
-                 !variable("WORLD_SIZE").empty();
-        },
+    .started_by_it = [] { return !is_set("DISTX_FILE") && is_set("TORCHELASTIC_RUN_ID") && is_set("WORLD_SIZE"); },
     .connect = [](int&, char**&) { return connect_by_variables(); },
     .by_name = true,
     .reason = [] { return std::string("TORCHELASTIC_RUN_ID is set"); },
@@ -30,8 +26,7 @@ inline const Launcher slurm_launcher{
         [] {
           // Inside a job of Slurm, mpirun starts its processes by srun.
           const bool by_mpirun = announced_by_family(LauncherFamily::mpi).has_value();
-          return !by_mpirun && is_slurm_task() && !variable("SLURM_PROCID").empty() &&
-                 !variable("SLURM_STEP_NODELIST").empty();
+          return !by_mpirun && is_slurm_task() && is_set("SLURM_PROCID") && is_set("SLURM_STEP_NODELIST");
         },
     .connect = [](int&, char**&) { return connect_in_slurm(); },
     .last = true,
@@ -39,7 +34,7 @@ inline const Launcher slurm_launcher{
 };
 inline const Launcher env_launcher{
     .name = "env",
-    .started_by_it = [] { return !variable("WORLD_SIZE").empty(); },
+    .started_by_it = [] { return is_set("WORLD_SIZE"); },
     .connect = [](int&, char**&) { return connect_by_variables(); },
     .last = true,
     .reason = [] { return std::string("WORLD_SIZE is set"); },

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <algorithm>
-
 #include "distx/connect/connect.hpp"
-#include "distx/connect/tcp/address_store.hpp"
+#include "distx/connect/tcp/start_group.hpp"
 #include "distx/pmix/detail/session.hpp"
 
 namespace distx::inline DISTX_ABI::detail::pmix {
@@ -15,7 +13,6 @@ namespace distx::inline DISTX_ABI::detail::pmix {
 [[nodiscard]] inline AnyConnector connect_by_pmix() {
   const PmixSession session({.operation = "connect", .backend = "pmix"});
   const tcp::JoinTerms terms{session.rank(), session.size(), default_deadline, {}};
-  const Deadline deadline(terms.deadline);
   if (terms.size == 1) return SelfConnector();
   constexpr const char* key = "distx.rank0";
   if (terms.rank != 0) session.fence(terms.deadline);
@@ -28,7 +25,7 @@ namespace distx::inline DISTX_ABI::detail::pmix {
                                 session.fence(terms.deadline);
                               },
                           .read = [&](auto) { return std::optional(session.get(key, 0)); }},
-                         terms, deadline);
+                         terms);
 }
 
 /// Lets `connect()` join the ranks of a launcher with PMIx once this header is included. A program that also includes
@@ -37,9 +34,8 @@ inline const Launcher launcher{
     .name = "pmix",
     .started_by_it =
         [] {
-          const auto& all = launchers();
-          const bool has_mpi = std::any_of(all.begin(), all.end(), [](const auto& one) { return one.name == "mpi"; });
-          return !has_mpi && !variable("PMIX_NAMESPACE").empty() && !variable("PMIX_RANK").empty();
+          return launcher_named("mpi") == nullptr && !variable("PMIX_NAMESPACE").empty() &&
+                 !variable("PMIX_RANK").empty();
         },
     .connect = [](int&, char**&) -> AnyConnector { return connect_by_pmix(); },
     .reason = [] { return std::string("PMIX_NAMESPACE is set"); },

@@ -7,6 +7,7 @@ namespace distx::inline DISTX_ABI::detail::file {
 
 using control::Frame;
 using control::FrameKind;
+using control::RankEnd;
 using control::time_point;
 
 /// The transport of a rank in a folder, where each rank has a root: it writes the frames that it submits to files and
@@ -20,10 +21,10 @@ using control::time_point;
 /// entered n.
 class FileTransport final : public control::ControlTransport, control::ControlRoot {
  public:
-  FileTransport(int rank, Membership job) : ControlRoot("file", 0, false), job_(std::move(job)) {
-    joined_ = true;
-    inbox.rank = rank;
+  explicit FileTransport(Membership job) : ControlRoot("file", 0, false), job_(std::move(job)) {
+    inbox.rank = job_.rank;
     ranks_ = records_of(job_.ranks);
+    welcome();
   }
 
   void submit(const Frame& frame) override {
@@ -32,26 +33,24 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
       remove_earlier();
       earlier_ = std::exchange(own_, job_.file(call_file(++calls_, inbox.rank)));
       awaited_ = 0;
-      if (size() > 1) folder().put(own_, frame.body);
+      if (size() > 1) folder().put(own_, control::text_of(frame));
     }
     if (frame.kind == FrameKind::shrink) {
-      folder().put(job_.file(shrink_file(inbox.rank)), frame.body);
+      folder().put(job_.file(shrink_file(inbox.rank)), control::text_of(frame));
       self().part.reset();
     }
     if (frame.kind == FrameKind::notify) {
-      control::FrameReader in(frame.body);
-      const auto identity = in.number();
-      (void)folder().put_first(job_.file(reason_file(identity)), in.text());
-      return read_reason(identity);
+      (void)folder().put_first(job_.file(reason_file(frame.identity)), control::text_of(frame));
+      return read_reason(frame.identity);
     }
     if (!take(inbox.rank, frame)) inbox.lose(out_of_order);
   }
   void leave(bool unwinding, bool, const Timeout&) override {
     const std::lock_guard lock(mutex_);
     const int rank = inbox.rank;
-    if (unwinding) report({'r', rank, control::unwound(name(rank))});
+    if (unwinding) report(RankEnd::threw, rank, control::destroyed(name(rank), RankEnd::threw));
     folder().put(job_.file(left_file(rank)), {});
-    if (job_.is_left()) job_.remove();
+    if (state_of(folder(), self().process) != JobState::running) job_.remove();
   }
   [[nodiscard]] bool has_candidates() override {
     const std::lock_guard lock(mutex_);
@@ -64,7 +63,10 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
     const bool is_long = pause > std::chrono::microseconds(500), is_over = now >= next_end();
     if (self().part) receive_call(is_long);
     if (self().shrink_limit) enter_next();
-    if (is_over || (is_long && self().shrink_limit)) look_at_all();
+    if (is_over || (is_long && self().shrink_limit)) {
+      read_failure();
+      for (int other = 0; other < size(); ++other) look_at(other);
+    }
     expire(now);
     return std::min(now + pause, next_end());
   }
@@ -89,15 +91,17 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
   static constexpr const char* failure_file = "failure";
   static std::string shrink_file(int rank) { return "survives-" + std::to_string(rank); }
   [[nodiscard]] const Folder& folder() const noexcept { return job_.inner; }
-  [[nodiscard]] std::optional<std::string> read(const std::string& name) const {
-    return folder().read(job_.file(name));
+  /// Returns the frame in a file; one of no kind if it is malformed, null if there is none.
+  [[nodiscard]] std::optional<Frame> read_frame(const std::string& name) const {
+    const auto text = folder().read(job_.file(name));
+    return text ? std::optional(control::frame_from(*text)) : std::nullopt;
   }
   [[nodiscard]] control::RankRecord& self() noexcept { return record(inbox.rank); }
 
-  [[nodiscard]] std::vector<control::RankRecord> records_of(const std::vector<Process>& processes) {
+  [[nodiscard]] std::vector<control::RankRecord> records_of(const Generation& generation) {
     std::vector<control::RankRecord> records;
-    for (const auto& process : processes)
-      records.push_back({.presence = control::RankRecord::Presence::here, .process = process});
+    for (const auto& member : generation.members)
+      records.push_back({.presence = control::RankRecord::Presence::here, .process = member.process});
     records[static_cast<std::size_t>(inbox.rank)].channel = &inbox;
     return records;
   }
@@ -127,23 +131,18 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
   /// Reads another rank's part of the current call; returns whether there is one.
   bool has_part(int other) {
     if (record(other).part) return true;
-    auto text = self().part && record(other).is_here() ? read(call_file(calls_, other)) : std::nullopt;
-    if (text && !take(other, {FrameKind::call, std::move(*text)}))
+    const auto part = self().part && record(other).is_here() ? read_frame(call_file(calls_, other)) : std::nullopt;
+    if (part && !take(other, *part))
       throw ConnectError("the file of rank " + std::to_string(other) +
                              " is truncated: the folder must be on a file system that shows files whole once they are "
                              "renamed",
                          {.operation = "connect", .backend = "file"});
-    return text.has_value();
+    return part.has_value();
   }
   void read_reason(std::uint64_t identity) {
-    if (const auto reason = read(reason_file(identity)))
-      (void)take(inbox.rank, control::FrameWriter(FrameKind::notify).number(identity).text(*reason).finish());
+    if (const auto reason = read_frame(reason_file(identity))) (void)take(inbox.rank, *reason);
   }
 
-  void look_at_all() {
-    read_failure();
-    for (int other = 0; other < size(); ++other) look_at(other);
-  }
   /// Looks whether the process of another rank has ended, which takes no file if it is one of another host.
   void look_at_process(int other) {
     if (record(other).is_here() && has_ended(record(other).process, self().process)) look_at(other);
@@ -151,39 +150,39 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
   /// Looks whether another rank has ended or is in `shrink`.
   void look_at(int other) {
     if (other == inbox.rank || !record(other).is_here()) return;
-    const bool left = folder().has(job_.file(left_file(other)));
-    const bool exited =
-        !left && has_ended(record(other).process, self().process) && !folder().has(job_.file(left_file(other)));
-    SentError failure{'f', other, name_and_process(other) + " exited unexpectedly"};
-    if (exited) report(failure);  // also for the ranks of other hosts, which do not see it
-    (void)has_part(other);        // it may have entered the call before it ended
+    const bool is_over = has_ended(record(other).process, self().process);  // first: it may leave, and then exit
+    const bool left = folder().has(job_.file(left_file(other))), exited = is_over && !left;
+    const auto message = name_and_process(other) + " exited unexpectedly";
+    if (exited) report(RankEnd::exited, other, message);  // also for the ranks of other hosts, which do not see it
+    (void)has_part(other);                                // it may have entered the call before it ended
     if (exited) read_failure();
     if (!record(other).is_here()) return;
-    if (left) return end(other, control::RankEnd::left, control::destroyed(name(other)));
-    if (exited) return end(other, control::RankEnd::exited, failure.message);
+    if (left) return end(other, RankEnd::left, control::destroyed(name(other), RankEnd::left));
+    if (exited) return end(other, RankEnd::exited, message);
     if (record(other).shrink_limit) return;
-    if (auto asks = read(shrink_file(other))) (void)take(other, {FrameKind::shrink, std::move(*asks)});
+    if (const auto asks = read_frame(shrink_file(other))) (void)take(other, *asks);
   }
   void read_failure() {
-    const auto text = read(failure_file);
-    if (!text) return;
-    auto failure = SentError::from({FrameKind::fail, *text});
-    if (failure.message.empty() || failure.failed_rank < 0 || failure.failed_rank >= size())
-      failure = {'r', inbox.rank == 0 ? size() - 1 : 0,
+    auto failure = read_frame(failure_file);
+    if (!failure) return;
+    const bool has_failed = failure->end == RankEnd::threw || failure->end == RankEnd::exited;
+    if (failure->kind != FrameKind::ended || !has_failed || failure->rank < 0 || failure->rank >= size())
+      failure = {{.end = RankEnd::threw, .rank = inbox.rank == 0 ? size() - 1 : 0},
                  "a rank failed, and '" + (folder().path() / job_.file(failure_file)).string() + "' does not say why"};
-    if (failure.failed_rank == inbox.rank) return;
-    (void)has_part(failure.failed_rank);
-    end(failure.failed_rank, failure.type == 'f' ? control::RankEnd::exited : control::RankEnd::threw, failure.message);
+    if (failure->rank == inbox.rank) return;
+    (void)has_part(failure->rank);
+    end(failure->rank, failure->end, failure->text);
   }
-  void report(const SentError& failure) const noexcept try {
-    (void)folder().put_first(job_.file(failure_file), failure.frame(FrameKind::fail).body);
+  void report(RankEnd how, int rank, const std::string& message) const noexcept try {
+    const Frame failure{{.kind = FrameKind::ended, .end = how, .rank = rank}, message};
+    (void)folder().put_first(job_.file(failure_file), control::text_of(failure));
   } catch (...) {  // the others see the end of the process, or have their deadlines
   }
 
   /// Rank 0 decides on the larger group. If it ends before, `shrink` decides; if it ends thereafter, `shrink` returns
   /// that group.
   std::optional<Frame> grow(Frame result) override {
-    if (result.body.empty()) return result;
+    if (result.bytes.empty()) return result;
     const auto is_decided = [&] { return folder().has(job_.file(next_file)); };
     if (inbox.rank == 0 && !is_decided()) decide(true);  // once: a process that joined has removed its answer
     if (is_decided()) return std::nullopt;               // `receive` enters it
@@ -198,11 +197,11 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
   }
   /// Decides on the next generation, unless another rank has done so before.
   void decide(bool on_larger) {
-    Generation next{job_.made_outer};
+    Generation next;
     for (int rank = 0; rank < size(); ++rank)
       if (on_larger || (record(rank).is_here() && record(rank).shrink_limit))
         next.members.push_back({std::to_string(rank), record(rank).process});
-    const auto answer = job_.name + ' ' + std::to_string(job_.generation + 1) + ' ' + self().process.text() + '\n';
+    const auto answer = Member{job_.name, self().process, job_.generation + 1}.text();
     if (on_larger)
       for (const auto& one : candidates_)
         if (job_.outer.put_first(answer_file(one.who), answer)) next.members.push_back(one);
@@ -210,7 +209,7 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
   }
   /// Enters the generation on which a rank has decided, if one has.
   void enter_next() {
-    const auto text = read(next_file);
+    const auto text = folder().read(job_.file(next_file));
     if (!text) return;
     const auto next = Generation::from(text);
     const int rank = next.rank_of(std::to_string(inbox.rank));
@@ -225,13 +224,13 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
     folder().put(left, {});
     inbox.rank = rank;
     calls_ = 0;
-    replace(records_of(next.processes()));
-    if (grows) inbox.deliver({FrameKind::result, "1"});
+    replace(records_of(next));
+    if (grows) inbox.deliver({{.kind = FrameKind::result}, {}, "1"});
   }
 
   std::mutex mutex_;
   Membership job_;
-  std::vector<NextMember> candidates_{};  ///< rank 0 only
+  std::vector<Member> candidates_{};  ///< rank 0 only
   std::uint64_t calls_ = 0;
   std::string own_;      ///< the file of this rank's last call
   std::string earlier_;  ///< that of the call before, until all have entered the last one
@@ -241,10 +240,10 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
 };
 
 /// Returns the group of a rank.
-[[nodiscard]] inline std::shared_ptr<control::ControlGroup> group_of(JoinedRank joined, const Timeout& deadline) {
-  const auto numbers = control::numbers_of(joined.job.ranks)[static_cast<std::size_t>(joined.rank)];
-  return make_here<control::ControlGroup>("file", deadline, numbers,
-                                          std::make_shared<FileTransport>(joined.rank, std::move(joined.job)));
+[[nodiscard]] inline std::shared_ptr<control::ControlGroup> group_of(Membership job, const Timeout& deadline) {
+  auto transport = std::make_shared<FileTransport>(std::move(job));
+  const auto numbers = transport->inbox.await(&control::Inbox::next, time_point::max(), {});
+  return make_here<control::ControlGroup>("file", deadline, *numbers, std::move(transport));
 }
 
 }  // namespace distx::inline DISTX_ABI::detail::file

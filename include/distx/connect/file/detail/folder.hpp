@@ -111,16 +111,18 @@ class Folder {
     (void)::unlinkat(descriptor(), name.c_str(), AT_REMOVEDIR);
   }
 
+  /// Returns the names of what is in this folder; none if it has been removed.
+  /// @throws ConnectError if they cannot all be read
   [[nodiscard]] std::vector<std::string> names() const {
     std::vector<std::string> found;
     auto here = Descriptor::from_native_handle(::openat(descriptor(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!here) return found;
-    const auto close = [](DIR* open) { ::closedir(open); };
-    const std::unique_ptr<DIR, decltype(close)> stream(::fdopendir(here.native_handle()));
-    if (!stream) return found;
+    if (!here && is_gone(errno)) return found;
+    const std::unique_ptr<DIR, int (*)(DIR*)> stream(here ? ::fdopendir(here.native_handle()) : nullptr, ::closedir);
+    if (!stream) fail("read", path_, errno);
     (void)here.release();  // the stream closes it
-    while (const auto* entry = ::readdir(stream.get()))
+    for (errno = 0; const auto* entry = ::readdir(stream.get()); errno = 0)
       if (const std::string_view name = entry->d_name; name != "." && name != "..") found.emplace_back(name);
+    if (errno != 0 && !is_gone(errno)) fail("read", path_, errno);
     return found;
   }
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "distx/connect/control/messages.hpp"
 #include "distx/connect/file/detail/folder.hpp"
@@ -30,31 +31,43 @@ WaitEnd poll_until(const Deadline& deadline, Ready&& ready, Stopped&& stopped) {
   }
 }
 
-/// A process that is in the next generation of a job, or waits to be.
-struct NextMember {
-  std::string who;  ///< the rank in the generation before, or the random word of a process that joins
+/// A process that is in a generation of a job, or asks to be.
+struct Member {
+  /// The rank in the generation before, or the random word of a process that joins; in an answer, the job's folder.
+  std::string who;
   Process process;
+  int number = 0;  ///< of ranks that it expects; in an answer, of the generation that admits the process
+
+  [[nodiscard]] std::string text() const { return who + ' ' + std::to_string(number) + ' ' + process.text() + '\n'; }
+  friend std::istream& operator>>(std::istream& in, Member& member) {
+    return in >> member.who >> member.number >> member.process;
+  }
+  /// Returns the member in a file; null if there is none.
+  [[nodiscard]] static std::optional<Member> in(const Folder& folder, const std::string& file) {
+    Member member;
+    if (std::istringstream(folder.read(file).value_or("")) >> member) return member;
+    return std::nullopt;
+  }
 };
 
 /// A process asks to join by a file of the first name in the user's folder. The second one, of which the first writer
-/// stays, says that rank 0 admits it, or that it does not wait any more.
+/// stays, has rank 0 as a member, with the job's folder and the number of the generation that admits it; or says that
+/// it does not wait any more.
 [[nodiscard]] inline std::string request_file(const std::string& word) { return "join-" + word; }
 [[nodiscard]] inline std::string answer_file(const std::string& word) { return "answer-" + word; }
 
 /// Returns the processes that wait in the user's folder; removes the files of those that have ended.
-[[nodiscard]] inline std::vector<NextMember> candidates_in(const Folder& outer, const Process& self) {
-  std::vector<NextMember> found;
-  const std::string prefix = request_file("");
+[[nodiscard]] inline std::vector<Member> candidates_in(const Folder& outer, const Process& self) {
+  std::vector<Member> found;
   for (const auto& name : outer.names()) {
-    if (!name.starts_with(prefix)) continue;
-    const auto word = name.substr(prefix.size());
-    Process process;
-    if (!(std::istringstream(outer.read(name).value_or("")) >> process)) continue;
-    if (has_ended(process, self)) {
+    const auto candidate = name.starts_with(request_file("")) ? Member::in(outer, name) : std::nullopt;
+    if (!candidate) continue;
+    const auto answer = answer_file(candidate->who);
+    if (has_ended(candidate->process, self)) {
       outer.remove(name);
-      outer.remove(answer_file(word));
-    } else if (!outer.has(answer_file(word))) {
-      found.push_back({word, std::move(process)});
+      outer.remove(answer);
+    } else if (!outer.has(answer)) {
+      found.push_back(*candidate);
     }
   }
   return found;
@@ -62,80 +75,81 @@ struct NextMember {
 
 /// The ranks of a generation of a job, in their order.
 struct Generation {
-  bool made_outer = false;  ///< see Membership
-  std::vector<NextMember> members{};
+  std::vector<Member> members{};
 
   [[nodiscard]] std::string text() const {
-    std::string text = made_outer ? "1\n" : "0\n";
-    for (const auto& member : members) text += member.who + ' ' + member.process.text() + '\n';
+    std::string text;
+    for (const auto& member : members) text += member.text();
     return text;
   }
   [[nodiscard]] static Generation from(const std::optional<std::string>& text) {
     std::istringstream in(text.value_or(""));
     Generation generation;
-    in >> generation.made_outer;
-    for (NextMember member; in >> member.who >> member.process;) generation.members.push_back(member);
+    for (Member member; in >> member;) generation.members.push_back(member);
     return generation;
   }
   /// Returns the rank of a member; -1 if it is not one.
   [[nodiscard]] int rank_of(const std::string& who) const noexcept {
-    const auto found = std::find_if(members.begin(), members.end(), [&](const auto& one) { return one.who == who; });
+    const auto found = std::ranges::find(members, who, &Member::who);
     return found == members.end() ? -1 : static_cast<int>(found - members.begin());
-  }
-  [[nodiscard]] std::vector<Process> processes() const {
-    std::vector<Process> all;
-    for (const auto& member : members) all.push_back(member.process);
-    return all;
   }
 };
 
-/// A file of a generation, which lists its members: for those that join, and for later jobs.
+/// A file in a job's folder that lists the members of a generation: for those that join, and for later jobs.
 inline constexpr const char* members_file = "members";
 /// The file by which a rank says that it does not use its generation's files any more.
 [[nodiscard]] inline std::string left_file(int rank) { return "left-" + std::to_string(rank); }
+/// The file by which a rank answers rank 0's offer, or offers.
+[[nodiscard]] inline std::string hello_file(int rank) { return "hello-" + std::to_string(rank); }
+/// A file that says that rank 0 made the user's folder.
+inline constexpr const char* made_file = "made";
 
-/// A process's membership in a job: its folder, and the process of each rank.
+/// Returns a file's name in a generation: how often the ranks have shrunk or grown.
+[[nodiscard]] inline std::string file_of(std::string_view base, int generation) {
+  return std::string(base).append(generation == 0 ? "" : "." + std::to_string(generation));
+}
+
+/// The state of a job by the files in its folder: it has no ranks, because none has answered yet, all have taken their
+/// answers back, or another process removes the files; every rank of every generation has left or its process has
+/// ended; or not.
+enum class JobState { empty, over, running };
+[[nodiscard]] inline JobState state_of(const Folder& inner, const Process& self) {
+  auto state = JobState::empty;
+  const auto runs = [&](const std::string& left, const Process& process) {
+    state = JobState::over;
+    return !inner.has(left) && !has_ended(process, self);
+  };
+  for (const auto& name : inner.names())
+    if (name.starts_with("hello-"))
+      if (runs("left" + name.substr(5), Member::in(inner, name).value_or(Member()).process)) return JobState::running;
+  // A rank lists the next generation before it leaves one: a process that finds that all have left finds the next.
+  for (int each = 0; const auto text = inner.read(file_of(members_file, each)); ++each)
+    for (int rank = 0; const auto& member : Generation::from(text).members)
+      if (runs(file_of(left_file(rank++), each), member.process)) return JobState::running;
+  return state;
+}
+
+/// A process's membership in a job: its folder, its rank, and the present generation.
 struct Membership {
   Folder outer;      ///< the user's
   std::string name;  ///< the job's folder inside it
   Folder inner;      ///< the same, opened
-  std::vector<Process> ranks;
-  bool made_outer = false;  ///< rank 0 made `outer`
-  int generation = 0;       ///< how often the ranks have shrunk or grown
+  int rank = 0;
+  Generation ranks{};
+  int generation = 0;  ///< how often the ranks have shrunk or grown
 
   /// Returns the name that a file of the present generation has.
-  [[nodiscard]] std::string file(const std::string& base) const { return file(base, generation); }
-  /// Returns whether every rank of every generation has left it or its process has ended.
-  [[nodiscard]] bool is_left() const {
-    const Process self = this_process();
-    for (int each = 0;; ++each) {
-      const auto text = inner.read(file(members_file, each));
-      if (!text) return true;
-      const auto processes = Generation::from(text).processes();
-      for (std::size_t rank = 0; rank < processes.size(); ++rank)
-        if (!inner.has(file(left_file(static_cast<int>(rank)), each)) && !has_ended(processes[rank], self))
-          return false;
-    }
-  }
+  [[nodiscard]] std::string file(std::string_view base) const { return file_of(base, generation); }
   /// Removes the job's files, and `outer` if rank 0 made it and nothing else is in it.
   void remove() const noexcept try {
+    const bool made_outer = inner.has(made_file);
     outer.remove_folder(name);
-    if (const auto run = outer.read("run"); run && name == "run-" + run->substr(0, run->find(' ')))
+    if (const auto run = Member::in(outer, "run"); run && name == "run-" + run->who)
       outer.remove("run");  // rank 0 was killed before it did so
     (void)candidates_in(outer, this_process());
     if (made_outer) ::rmdir(outer.path().c_str());
   } catch (...) {  // an earlier error is on its way, or the job has ended
   }
-
-  [[nodiscard]] static std::string file(const std::string& base, int generation) {
-    return generation == 0 ? base : base + '.' + std::to_string(generation);
-  }
-};
-
-/// A rank of a running job that this process has joined.
-struct JoinedRank {
-  int rank = 0;
-  Membership job;
 };
 
 /// How a process joins the job that runs in a folder: it asks, and waits until rank 0 of the job admits it.
@@ -144,7 +158,7 @@ class JoinRequest {
   JoinRequest(std::filesystem::path folder, Timeout deadline) : path_(std::move(folder)), timeout_(deadline) {}
 
   /// @throws ConnectError if the job ends or does not admit this process; RankFailure if rank 0 exits
-  [[nodiscard]] JoinedRank join() try {
+  [[nodiscard]] Membership join() try {
     await_answer();
     return enter();
   } catch (...) {
@@ -164,69 +178,60 @@ class JoinRequest {
           if (!outer_) {
             if (!(outer_ = Folder::open(path_))) return false;
             has_run = job_runs();
-            outer_->put(request_file(word_), self_.text() + '\n');
+            outer_->put(request_file(mine_.who), mine_.text());
           }
-          return outer_->has(answer_file(word_));
+          return outer_->has(answer_file(mine_.who));
         },
         [&] {
           if (!outer_ || !next_look.expired()) return false;
           next_look = Deadline(std::chrono::milliseconds(100));
-          const bool runs = job_runs();
-          if (has_run && !runs)
+          if (std::exchange(has_run, job_runs()) && !has_run)
             throw ConnectError("the job in '" + path_.string() + "' ended before it admitted this process", where());
-          has_run = runs;
           return false;
         });
-    if (end == WaitEnd::ready || (outer_ && !outer_->put_first(answer_file(word_), "withdrawn"))) return;
-    const std::string after = "timed out after " + timeout_.to_string() + ": ";
-    if (!outer_ || !job_runs())
-      throw ConnectError(after + "no job runs in '" + path_.string() +
-                             "': set DISTX_FILE to the folder of a running job, or unset DISTX_JOIN to start one",
-                         where());
-    throw ConnectError(after + "the job in '" + path_.string() +
-                           "' has not admitted this process: its ranks must call grow() from time to time",
-                       where());
+    if (end == WaitEnd::ready || (outer_ && !outer_->put_first(answer_file(mine_.who), "withdrawn"))) return;
+    const bool runs = outer_ && job_runs();
+    throw ConnectError(
+        "timed out after " + timeout_.to_string() + (runs ? ": the job in '" : ": no job runs in '") + path_.string() +
+            (runs ? "' has not admitted this process: its ranks must call grow() from time to time"
+                  : "': set DISTX_FILE to the folder of a running job, or unset DISTX_JOIN to start one"),
+        where());
   }
   [[nodiscard]] bool job_runs() const {
-    const auto names = outer_->names();
-    return std::any_of(names.begin(), names.end(), [](const auto& name) { return name.starts_with("run-"); });
+    return std::ranges::any_of(outer_->names(), [](const auto& name) { return name.starts_with("run-"); });
   }
   /// Waits until rank 0 has listed the ranks.
-  JoinedRank enter() {
-    std::string name;
-    int number = 0;
-    Process root;
-    std::istringstream(outer_->read(answer_file(word_)).value_or("")) >> name >> number >> root;
+  Membership enter() {
+    const auto root = Member::in(*outer_, answer_file(mine_.who)).value_or(Member());
     std::optional<Folder> inner;
     Generation generation;
     const auto end = poll_until(
         Deadline(timeout_),
         [&] {
-          if (!inner && !(inner = outer_->inside(name))) return false;
-          generation = Generation::from(inner->read(Membership::file(members_file, number)));
+          if (!inner) inner = outer_->inside(root.who);
+          if (inner) generation = Generation::from(inner->read(file_of(members_file, root.number)));
           return !generation.members.empty();
         },
-        [&] { return has_ended(root, self_); });
+        [&] { return has_ended(root.process, mine_.process); });
     if (end != WaitEnd::ready)
-      throw RankFailure("rank 0 (" + root.to_string() + ") " +
+      throw RankFailure("rank 0 (" + root.process.to_string() + ") " +
                             (end == WaitEnd::stopped ? "exited" : "did not answer within " + timeout_.to_string()) +
                             " while it admitted this process; start this process again",
                         0, nullptr, where());
-    const int rank = generation.rank_of(word_);
+    const int rank = generation.rank_of(mine_.who);
     if (rank < 0) throw ConnectError("rank 0 does not list this process: start it again", where());
     clean_up();
-    return {rank, {std::move(*outer_), name, std::move(*inner), generation.processes(), generation.made_outer, number}};
+    return {std::move(*outer_), root.who, std::move(*inner), rank, std::move(generation), root.number};
   }
   void clean_up() const noexcept {
     if (!outer_) return;
-    outer_->remove(request_file(word_));  // first, as long as the answer keeps rank 0 from another one
-    outer_->remove(answer_file(word_));
+    outer_->remove(request_file(mine_.who));  // first, as long as the answer keeps rank 0 from another one
+    outer_->remove(answer_file(mine_.who));
   }
 
   std::filesystem::path path_;
   Timeout timeout_;
-  std::string word_ = posix::random_name(32);
-  Process self_ = this_process();
+  Member mine_{posix::random_name(32), this_process()};
   std::optional<Folder> outer_;
 };
 

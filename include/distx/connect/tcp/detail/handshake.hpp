@@ -3,12 +3,13 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 #include <string>
 #include <string_view>
 
-#include "distx/connect/tcp/detail/connection.hpp"
 #include "distx/connect/tcp/detail/sha256.hpp"
+#include "distx/connect/tcp/detail/socket.hpp"
 #include "distx/posix/random_name.hpp"
 #include "distx/posix/small_file.hpp"
 
@@ -20,7 +21,8 @@
 //   rank 0:  HMAC(token, "root", both nonces), or zeros if the rank's proof is wrong
 namespace distx::inline DISTX_ABI::detail::tcp {
 
-inline constexpr std::string_view magic = "distx/1\n";
+/// With the byte order of frames, so that a host of another one is refused.
+inline constexpr std::string_view magic = std::endian::native == std::endian::little ? "distx/2l" : "distx/2b";
 inline constexpr std::size_t greeting_bytes = magic.size() + digest_bytes;
 inline constexpr std::size_t answer_bytes = greeting_bytes + digest_bytes;
 

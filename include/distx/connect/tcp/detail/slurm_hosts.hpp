@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,18 +14,15 @@ namespace distx::inline DISTX_ABI::detail::tcp {
 [[nodiscard]] inline std::optional<std::string> first_slurm_host(std::string_view list) {
   std::string host;
   while (!list.empty() && list.front() != ',') {
-    if (list.front() == ']') return std::nullopt;
-    if (list.front() != '[') {
-      host += list.front();
-      list.remove_prefix(1);
-      continue;
-    }
-    const auto end = list.find(']');
-    if (end == std::string_view::npos) return std::nullopt;
+    const auto plain = list.substr(0, list.find_first_of("[],"));
+    host += plain;
+    list.remove_prefix(plain.size());
+    if (list.empty() || list.front() == ',') break;
     // The first number of the first range keeps its leading zeros.
-    const auto numbers = list.substr(1, end - 1);
-    const auto first = numbers.substr(0, numbers.find_first_of(",-"));
-    if (first.empty() || first.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
+    const auto end = list.find(']'), first_end = std::min(list.find_first_of(",-]"), list.size());
+    const auto first = list.substr(1, first_end - 1);
+    if (end == 0 || end == std::string_view::npos || first.empty()) return std::nullopt;
+    if (first.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
     host += first;
     list.remove_prefix(end + 1);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/connect/control/group.hpp"
-#include "distx/connect/tcp/detail/connection.hpp"
+#include "distx/connect/tcp/detail/socket.hpp"
 
 namespace distx::inline DISTX_ABI::detail::tcp {
 
@@ -16,7 +16,7 @@ class TcpTransport : public control::ControlTransport {
   /// A frame has a few more.
   [[nodiscard]] std::size_t most_bytes() const noexcept override { return control::most_frame_bytes - 4096; }
   void leave(bool unwinding, bool in_error, const Timeout& deadline) override {
-    submit(control::FrameWriter(control::FrameKind::leave).number(unwinding ? 1 : 0).finish());
+    submit({{.kind = control::FrameKind::leave, .end = unwinding ? control::RankEnd::threw : control::RankEnd::left}});
     close(in_error ? Timeout(after_error) : deadline);
   }
   /// Waits until the other side has received everything, up to the limit, and ends the connections.
@@ -26,8 +26,13 @@ class TcpTransport : public control::ControlTransport {
 /// The connection of a rank to rank 0. It has no thread: waits and polls receive what is there.
 class Spoke final : public TcpTransport {
  public:
-  /// @param lost  the message of an end of the connection
-  Spoke(BufferedSocket socket, std::string lost) : lost_(std::move(lost)), socket_(std::move(socket)) {}
+  /// @param root  where the socket is connected to rank 0 of `size` ranks, or of a running job if that is 0
+  Spoke(BufferedSocket socket, Endpoint root, int size)
+      : root_(std::move(root)),
+        lost_((size == 0 ? "rank 0" : control::name_of(0, size)) + " (at " + root_.to_string() +
+              ") exited unexpectedly"),
+        socket_(std::move(socket)) {}
+  [[nodiscard]] const Endpoint& root() const noexcept { return root_; }
 
   void submit(const control::Frame& frame) override {
     const std::lock_guard lock(mutex_);
@@ -35,11 +40,10 @@ class Spoke final : public TcpTransport {
     socket_.flush();
   }
   time_point receive(std::chrono::microseconds pause) override {
-    short events = 0;
-    {
+    const short events = [&] {
       const std::lock_guard lock(mutex_);
-      events = socket_.events();
-    }
+      return socket_.events();
+    }();
     const auto now = Deadline::clock::now();
     // Ends early, except if a poll of another thread takes the frame; longer than a pause, as a thousand ranks may
     // wait.
@@ -63,16 +67,15 @@ class Spoke final : public TcpTransport {
     if (is_lost_) return;
     socket_.flush();
     is_lost_ = socket_.receive() != 0;
-    while (true) {
-      const auto [frame, too_long] = socket_.next();
-      if (too_long || (frame && !inbox.take(*frame))) is_lost_ = true;
-      if (!frame) break;
-    }
+    bool is_valid = true;
+    while (const auto frame = is_valid ? socket_.next() : std::nullopt) is_valid = inbox.take(*frame);
+    is_lost_ = is_lost_ || !is_valid;
     if (is_lost_) inbox.lose(lost_);
   }
 
   std::mutex mutex_;
-  std::string lost_;
+  Endpoint root_;
+  std::string lost_;  ///< the message of an end of the connection
   BufferedSocket socket_;
   bool is_lost_ = false;
 };
@@ -82,8 +85,12 @@ struct JoinTerms {
   int rank = 0;
   int size = 1;  ///< 0 for a process that joins a running job
   Timeout deadline = default_deadline;
-  std::string token;
+  std::string token{};
+  Deadline end{deadline};  ///< of the call, which may have begun before
 
+  [[nodiscard]] Timeout remaining() const noexcept {
+    return end.unlimited() ? Timeout(no_timeout) : end.end() - Deadline::clock::now();
+  }
   [[nodiscard]] ErrorContext where() const noexcept {
     return {.operation = "connect", .backend = "tcp", .rank = size > 0 ? rank : -1, .size = size};
   }
