@@ -12,5 +12,5 @@ libboost-mpi-dev) or leave this header out
 #include "distx/mpi/detail/compiled.hpp"
 #else
 #include "distx/comm/detail/definitions.hpp"
-#include "distx/mpi/detail/communicator_definitions.hpp"
+#include "distx/mpi/detail/definitions.hpp"
 #endif

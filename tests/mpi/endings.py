@@ -73,7 +73,7 @@ WAYS = {
     ),
     "killed before it makes a communicator": Way(
         None,
-        ["ended by: distx: MpiCommunicator on rank 0 of 3 (mpi): timed out after 3 s: not all ranks joined"],
+        ["ended by: distx: MpiCommunicator on rank 0 of 3 (mpi): rank 1 of 3 (pid", "exited unexpectedly"],
         ["Segmentation fault", "terminate called"],
         recovery=True,
     ),

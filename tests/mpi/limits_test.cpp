@@ -2,8 +2,10 @@
 // Calls that exceed the limit of one MPI call, with that limit set to 1000 elements.
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <climits>
 #include <numeric>
+#include <thread>
 
 #include <distx/distx.hpp>
 
@@ -203,12 +205,26 @@ TEST_CASE("limits: a block that has more whole pieces than the root expects is a
     found = error.what();
   } catch (const RevokedError&) {  // by the root
   }
-  if (root) CHECK(found.find("another rank sends more elements") != std::string::npos);
+  if (root) CHECK(found.find("expects 1000 elements of type int32, rank 1 sends 2000 elements") != std::string::npos);
 }
 
 TEST_CASE("limits: an invalid max_count is rejected") {
   CHECK_THROWS_AS(MpiCommunicator(world(), {.max_count = 0}), InvalidArgument);
   CHECK_THROWS_AS(MpiCommunicator(world(), {.max_count = std::size_t{INT_MAX} + 1}), InvalidArgument);
+}
+
+TEST_CASE("limits: a user's tags take all of MPI's") {
+  int *most = nullptr, found = 0;
+  REQUIRE(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&most), &found) == MPI_SUCCESS);
+  MpiCommunicator comm(world());
+  const int tag = static_cast<int>((std::int64_t{*most} + 1) / 1024) - 1;  // in Open MPI and MPICH
+  int sent = 7, received = 0;
+  auto sending = start_send(comm, sent, comm.rank(), tag);
+  receive(comm, received, comm.rank(), tag);
+  sending.wait();
+  CHECK(received == 7);
+  world().barrier();  // the error revokes the communicator
+  CHECK_THROWS_AS(send(comm, sent, comm.rank(), tag + 1), InvalidArgument);
 }
 
 TEST_CASE("MPI's own collectives keep the NaN of any rank, in one piece and in several") {

@@ -5,7 +5,7 @@
 #include <distx/comm.hpp>
 #undef DISTX_COMPILED
 #define DISTX_COMPILED
-#include <distx/mpi/detail/communicator_definitions.hpp>
+#include <distx/mpi/detail/definitions.hpp>
 
 // Last: clang instantiates only what has been defined before.
 #include <distx/mpi.hpp>

@@ -90,7 +90,7 @@ class VirtualConnector : public RankNumbers {
   explicit VirtualConnector(const RankNumbers& numbers) noexcept : RankNumbers(numbers) {}
 };
 
-/// The calls of AnyConnector, ThreadConnector, FileConnector and TcpConnector.
+/// The calls of AnyConnector, ThreadConnector, FileConnector, TcpConnector and MpiConnector.
 class ErasedConnector : public RankNumbers {
  public:
   /// Blocks until every rank has entered the call. Collective.
@@ -108,7 +108,7 @@ class ErasedConnector : public RankNumbers {
   void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) { self_->all_gather(send, receive); }
 
   /// Returns the ranks' failure channel, which also reports a rank that has failed; null only if an AnyConnector's
-  /// connector has none. While it is kept, this rank does not leave.
+  /// connector has none, or MPI lacks MPI_THREAD_MULTIPLE. While it is kept, this rank does not leave.
   [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const { return self_->failure_channel(); }
 
  protected:

@@ -2,12 +2,25 @@
 #pragma once
 #include <concepts>
 
+#include "distx/comm/runtime/basic_communicator.hpp"
 #include "distx/connect/connector.hpp"
 #include "distx/mpi/connector.hpp"
-#include "distx/mpi/detail/declaration.hpp"
 #include "distx/mpi/options.hpp"
 
 namespace distx::inline DISTX_ABI {
+
+namespace detail {
+
+namespace mpi {
+
+class MpiBackend;
+
+}  // namespace mpi
+
+template <>
+struct BackendTraits<mpi::MpiBackend> : HostBackend {};
+
+}  // namespace detail
 
 /// Moves and reduces host memory among the ranks of an MPI program.
 ///
@@ -52,10 +65,12 @@ class MpiCommunicator : public detail::BasicCommunicator<MpiCommunicator, detail
 
   static std::shared_ptr<State> made(std::shared_ptr<detail::mpi::Session> session, const MpiOptions& options);
 
-  static std::shared_ptr<detail::mpi::Session> session_of(MpiConnector& connector) { return connector.session(); }
-  static std::shared_ptr<detail::mpi::Session> session_of(AnyConnector& connector);
   template <Connector C>
   static std::shared_ptr<detail::mpi::Session> session_of(C& connector) {
+    if constexpr (std::same_as<C, MpiConnector>)
+      return connector.session();
+    else if constexpr (std::same_as<C, AnyConnector>)
+      if (auto* const known = connector.template target<MpiConnector>()) return known->session();
     return session_of_one(connector.rank(), connector.size());
   }
   /// Returns the session of a single rank. @throws ConnectError if there are several

@@ -181,18 +181,20 @@ WaitEnd wait_until(const Timeout& timeout, Ready&& ready, Stopped&& stopped, Sle
   }
 }
 
-/// Runs `f` on a separate thread and waits for it up to the limit; after that, `f` runs on unattended.
+/// Runs `f` on a separate thread and waits for it up to the limit; returns whether it has ended. After that, it runs on
+/// unattended.
 template <class F>
-void run_in_time(const Timeout& limit, F f) noexcept {
+bool run_in_time(const Timeout& limit, F f) noexcept {
   try {
     const auto ended = std::make_shared<std::atomic<bool>>(false);
     std::thread([=] {
       f();
       ended->store(true);
     }).detach();
-    wait_until(limit, [&] { return ended->load(); }, [] { return false; });
+    return wait_until(limit, [&] { return ended->load(); }, [] { return false; }) == WaitEnd::ready;
   } catch (...) {
     f();  // no thread can be started
+    return true;
   }
 }
 

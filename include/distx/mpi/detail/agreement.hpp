@@ -2,7 +2,9 @@
 #pragma once
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -10,36 +12,63 @@
 
 namespace distx::inline DISTX_ABI::detail::mpi {
 
-/// The ranks that continue after a failure, in order, and the channel of their messages; see RankMap.
+/// The ranks that continue after a failure, and the channel of their messages; see RankSubset.
 struct Survivors {
-  std::vector<int> ranks;
+  std::vector<unsigned> bits;  ///< one of each rank
   int channel = 0;
 
-  [[nodiscard]] bool has(int rank) const noexcept { return std::ranges::find(ranks, rank) != ranks.end(); }
+  [[nodiscard]] bool has(int rank) const noexcept {
+    return index_of(rank) < bits.size() && (bits[index_of(rank)] & bit_of(rank)) != 0;
+  }
+  void add(int rank) {
+    bits.resize(std::max(bits.size(), index_of(rank) + 1));
+    bits[index_of(rank)] |= bit_of(rank);
+  }
+  /// Returns them in order.
+  [[nodiscard]] std::vector<int> ranks() const {
+    std::vector<int> all;
+    for (int rank = 0; index_of(rank) < bits.size(); ++rank)
+      if (has(rank)) all.push_back(rank);
+    return all;
+  }
   bool operator==(const Survivors&) const = default;
+
+ private:
+  static constexpr int digits = std::numeric_limits<unsigned>::digits;
+  [[nodiscard]] static std::size_t index_of(int rank) noexcept { return static_cast<std::size_t>(rank / digits); }
+  [[nodiscard]] static unsigned bit_of(int rank) noexcept { return 1U << (rank % digits); }
 };
 
 /// One rank's side of the agreement on the surviving ranks, without a transport: messages and times are passed in.
 ///
-/// Every rank says that it joins. The lowest rank that is not lost leads: once all others have joined or ended, or its
-/// deadline is over, it proposes a set to all, and once all of that set have accepted it, decides. Each rank passes the
-/// decision on, so it reaches all if it reaches one. If the leader is lost, the next one proposes what it has received,
-/// because that may have been decided. Ranks follow the highest-numbered leader that they know: a rank that was
-/// suspected by mistake must follow, or is excluded.
+/// Every rank says that it joins. Once every other one has joined, has ended or is missing in another rank's proposal,
+/// or the deadline is over, it proposes the ranks that have joined to all. Later proposals only remove ranks: those
+/// that end, and those that another one of the set has removed. A rank decides once all of its set propose the same,
+/// and passes the decision on, so it reaches all if it reaches one. It proposes nothing afterwards, so none of its set
+/// can decide otherwise.
 ///
 /// Every rank that decides decides the same if the loss of a rank is known, by `ended`. The loss of others is concluded
-/// from their silence: before the deadline, no rank that has not joined is lost; afterwards, a rank that does not
-/// answer for another deadline, or a leader that does not decide for two.
+/// from their silence: of a rank that has not joined at the deadline, or half a deadline after the first proposal of
+/// another one; later, of a rank that does not propose the same for another deadline. A rank that the others have
+/// removed waits twice as long, for their decision. One that was suspected by mistake is excluded.
 class Agreement {
  public:
   using time_point = Deadline::clock::time_point;
-  enum class Kind : int { join, propose, accept, decide };
   struct Message {
-    Kind kind = Kind::join;
-    int version = 0;      ///< of the proposal
-    Survivors survivors;  ///< in `join`, the channel alone: the first that the rank has not used
+    bool decided = false;
+    Survivors survivors;  ///< that are proposed or decided; without bits: the rank joins, and has not used the channel
+
+    /// Returns the message as it is sent.
+    [[nodiscard]] std::vector<int> words() const {
+      std::vector<int> all{decided ? 1 : 0, survivors.channel};
+      all.insert(all.end(), survivors.bits.begin(), survivors.bits.end());
+      return all;
+    }
+    [[nodiscard]] static Message from(std::span<const int> words) {
+      return {words[0] != 0, {{words.begin() + 2, words.end()}, words[1]}};
+    }
   };
-  using Send = std::function<void(int to, const Message&)>;
+  using Send = std::function<void(const Message&)>;  ///< to all other ranks
   using Ended = std::function<bool(int rank)>;
 
   Agreement(int self, int size, int channel, Timeout deadline, time_point now, Send send)
@@ -48,102 +77,81 @@ class Agreement {
         end_(Deadline(deadline, now).end()),
         send_(std::move(send)),
         members_(static_cast<std::size_t>(size)) {
-    member(self).joined = true;
-    member(self).channel = channel;
-    send_to_others({Kind::join, 0, {{}, channel}});
+    receive(self, {false, {{}, channel}});
+    send_({false, {{}, channel}});
   }
 
-  void receive(int from, const Message& message, time_point now) {
+  void receive(int from, const Message& message) {
+    if (message.decided) return decide(message.survivors);
     Participant& sender = member(from);
     sender.joined = true;
-    switch (message.kind) {
-      case Kind::join:
-        sender.channel = message.survivors.channel;
-        break;
-      case Kind::propose:
-        if (from < leader_) break;
-        leader_ = from;
-        heard_ = now;
-        leading_ = false;
-        proposal_ = message.survivors;
-        if (proposal_->has(self_)) send_(from, {Kind::accept, message.version, {}});
-        break;
-      case Kind::accept:
-        if (leading_ && message.version == version_) sender.accepted = true;
-        break;
-      case Kind::decide:
-        decide(message.survivors);
+    if (message.survivors.bits.empty()) {
+      sender.channel = message.survivors.channel;
+      return;
     }
+    const auto& own = member(self_).proposal;
+    if (own && !own->has(from)) return;
+    sender.proposal = message.survivors;
+    sender.agrees = sender.proposal == own;
+    for (Participant& each : members_) each.removed = each.removed || !message.survivors.has(rank_of(each));
   }
 
   /// Progresses; returns the decision, once it is made. The messages received so far must have been passed in.
   [[nodiscard]] const std::optional<Survivors>& step(time_point now, const Ended& ended) {
-    if (decision_) return decision_;
-    const bool late = now >= end_;
-    while (leader_ != self_) {
-      const bool silent = late && (!member(leader_).joined || is_over(2, std::max(heard_, end_), now));
-      if (!silent && !ended(leader_)) return decision_;
-      leader_ = leader_ + 1 < size() ? leader_ + 1 : self_;
-      heard_ = now;
-    }
-    if (!leading_) {
-      if (!proposal_ && !late && !all_known(ended)) return decision_;
-      if (!proposal_) proposal_ = joined(ended);
-      propose(now);
-    }
-    const auto waits_for = [&](int rank) { return rank != self_ && !member(rank).accepted && !ended(rank); };
-    if (std::ranges::none_of(proposal_->ranks, waits_for)) {
-      decide(*proposal_);
-    } else if (is_over(1, proposed_, now)) {
-      std::erase_if(proposal_->ranks, waits_for);
-      propose(now);
-    }
+    const auto is_known = [&](const Participant& each) { return each.joined || each.removed || ended(rank_of(each)); };
+    const auto has_proposed = [](const Participant& each) { return each.proposal.has_value(); };
+    const auto& own = member(self_).proposal;
+    // Those that have joined are about to be known, so a rank that proposed at once is not kept waiting.
+    if (!own && !deadline_.unlimited() && std::ranges::any_of(members_, has_proposed))
+      end_ = std::min(end_, now + deadline_.limit() / 2);
+    if (decision_ || (now < end_ && !std::ranges::all_of(members_, is_known))) return decision_;
+    const auto differs = [&](const Participant& each) { return !each.agrees && own->has(rank_of(each)); };
+    Survivors next = remaining(ended);
+    if (next == own && !deadline_.unlimited() && now - proposed_ >= patience())
+      next = remaining([&](int rank) { return ended(rank) || differs(member(rank)); });
+    if (next != own) propose(next, now);
+    if (std::ranges::none_of(members_, differs)) decide(next);
     return decision_;
   }
 
  private:
   struct Participant {
     bool joined = false;
-    bool accepted = false;
+    bool removed = false;  ///< from the proposal of a rank
+    bool agrees = false;   ///< its proposal is this rank's
     int channel = 0;
+    std::optional<Survivors> proposal{};
   };
 
-  [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
   [[nodiscard]] Participant& member(int rank) noexcept { return members_[static_cast<std::size_t>(rank)]; }
-  [[nodiscard]] bool is_over(int deadlines, time_point since, time_point now) const noexcept {
-    return !deadline_.unlimited() && now - since >= deadlines * deadline_.limit();
-  }
-  void send_to_others(const Message& message) {
-    for (int rank = 0; rank < size(); ++rank)
-      if (rank != self_) send_(rank, message);
-  }
-  [[nodiscard]] bool all_known(const Ended& ended) {
-    for (int rank = 0; rank < size(); ++rank)
-      if (!member(rank).joined && !ended(rank)) return false;
-    return true;
-  }
-  [[nodiscard]] Survivors joined(const Ended& ended) {
+  [[nodiscard]] int rank_of(const Participant& one) const noexcept { return static_cast<int>(&one - members_.data()); }
+  /// Returns the ranks that have joined, or those of this rank's last proposal, without those that are lost.
+  template <class IsLost>
+  [[nodiscard]] Survivors remaining(const IsLost& is_lost) {
+    const auto& own = member(self_).proposal;
     Survivors left;
-    for (int rank = 0; rank < size(); ++rank) {
-      if (rank != self_ && (!member(rank).joined || ended(rank))) continue;
-      left.ranks.push_back(rank);
-      left.channel = std::max(left.channel, member(rank).channel);
+    for (const Participant& each : members_) {
+      const int rank = rank_of(each);
+      const bool is_in_set = each.joined && !each.removed && (!own || own->has(rank));
+      if (rank != self_ && (!is_in_set || is_lost(rank))) continue;
+      left.add(rank);
+      left.channel = std::max(left.channel, each.channel);
     }
     return left;
   }
-  // To all ranks, so that one outside the set knows what may be decided if it leads next.
-  void propose(time_point now) {
-    leading_ = true;
+  /// Returns how long this rank waits for the others to propose the same.
+  [[nodiscard]] Timeout::duration patience() noexcept { return (member(self_).removed ? 2 : 1) * deadline_.limit(); }
+  void propose(const Survivors& survivors, time_point now) {
     proposed_ = now;
-    ++version_;
-    for (Participant& each : members_) each.accepted = false;
-    send_to_others({Kind::propose, version_, *proposal_});
+    member(self_).proposal = survivors;
+    for (Participant& each : members_) each.agrees = each.proposal == survivors;
+    send_({false, survivors});
   }
   // To all ranks, so that one that was considered failed is notified that it is excluded.
   void decide(const Survivors& survivors) {
     if (decision_) return;
     decision_ = survivors;
-    send_to_others({Kind::decide, 0, survivors});
+    send_({true, survivors});
   }
 
   int self_;
@@ -151,12 +159,8 @@ class Agreement {
   time_point end_;
   Send send_;
   std::vector<Participant> members_;
-  int leader_ = 0;
-  time_point heard_{};  ///< when the leader has last sent something, or was first waited for
-  bool leading_ = false;
-  int version_ = 0;
   time_point proposed_{};
-  std::optional<Survivors> proposal_{}, decision_{};
+  std::optional<Survivors> decision_{};
 };
 
 }  // namespace distx::inline DISTX_ABI::detail::mpi

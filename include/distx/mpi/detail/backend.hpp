@@ -1,18 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <deque>
 #include <memory>
+#include <new>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "distx/comm/runtime/basic_communicator_definitions.hpp"
 #include "distx/comm/runtime/first_uses.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
 #include "distx/core/detail/early_warning.hpp"
-#include "distx/mpi/detail/declaration.hpp"
-#include "distx/mpi/detail/messages.hpp"
+#include "distx/core/detail/fnv1a.hpp"
+#include "distx/core/detail/revocation_reason.hpp"
+#include "distx/mpi/communicator.hpp"
+#include "distx/mpi/detail/collectives.hpp"
 #include "distx/mpi/detail/queue.hpp"
 #include "distx/mpi/detail/transport.hpp"
 
@@ -36,11 +43,10 @@ class MpiBackend {
         self_(transport.self),
         session_(std::move(session)),
         transport_(std::move(transport)),
-        watch_(session_->world(), transport_.ranks),
         job_(std::make_unique<Job>(self_, options.max_count, session_->world())),
         blocking_queue_(queue(0), self_, options.deadline, transport_.counts_fit()),
         started_queue_(queue(1), self_, options.deadline, transport_.counts_fit()) {
-    session_->control().join(transport_.identity, revocation_, exit_notices_);
+    session_->control().join(transport_.identity, revoked_);
     if (self_.rank != 0 || self_.size == 1 || !EarlyWarning::is_on()) return;
     const char* const text = transport_.scheduled ? "distx makes large collectives, in rank order"
                                                   : "MPI makes large collectives, which no deadline ends";
@@ -50,7 +56,7 @@ class MpiBackend {
   MpiBackend& operator=(const MpiBackend&) = delete;
   ~MpiBackend() {
     session_->control().leave(transport_.identity);
-    if (!revoked()) {
+    if (!revoked_) {
       if (session_->world().ends_mpi() && self_.size <= MpiOptions::most_scheduled_ranks)  // there are few peers
         session_->control().announce_exit(transport_.identity, self_.rank, {blocking_calls_, started_calls_},
                                           transport_.ranks);
@@ -62,13 +68,20 @@ class MpiBackend {
 
   [[nodiscard]] const calls::RankOf& self() const noexcept { return self_; }
   [[nodiscard]] MPI_Comm native_handle() const noexcept { return transport_.blocking.native_handle(); }
-  void revoke(const std::string& reason) noexcept {
-    session_->control().revoke(transport_.identity, revocation_, self_.rank, transport_.ranks, reason);
+  void revoke(const std::string& reason) noexcept try {
+    knows_of_mismatch_ = true;  // this rank throws the error itself, even if a peer was first
+    const auto why = RevocationReason::parse(reason).by(self_.rank);
+    session_->control().publish(transport_.identity, why.published(), transport_.ranks);
+  } catch (const std::bad_alloc&) {
+    session_->control().publish(transport_.identity, reason, {});
   }
-  /// @throws what has revoked the communicator
+  /// @throws what has revoked the communicator: a mismatch once, on whichever thread is first
   void check_usable(const ErrorContext& context) {
-    if (revoked()) [[unlikely]]
-      revocation_.raise(context);
+    const auto why = revoked_ ? session_->control().reason(transport_.identity) : std::nullopt;
+    if (!why) return;
+    auto reason = RevocationReason::parse(*why);
+    reason.thrown = knows_of_mismatch_.exchange(true);
+    reason.raise(context);
   }
 
   void execute(const Call<Host>& call);
@@ -79,14 +92,26 @@ class MpiBackend {
   [[nodiscard]] detail::TaskRunner<State>& tasks() noexcept { return tasks_; }
 
   [[nodiscard]] std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
-    const auto all = detail::all_gathered(*this, detail::SplitRequest{color, key, self_.rank}, location);
+    const auto group =
+        detail::group_of(detail::all_gathered(*this, SplitRequest{color, key, self_.rank}, location), color);
     const ErrorContext context = self_.context("split", location);
-    if (!transport_.has_collectives()) return split_channel(detail::group_of(all, color), context);
-    // MPI rejects negative colors, so a group uses the number of its lowest rank.
-    const auto same = [&](const detail::SplitRequest& other) { return other.color == color; };
-    const int first = std::find_if(all.begin(), all.end(), same)->rank;
-    enter_vendor_call(context);
-    return State::make(session_, open_transport(*session_, divided(first, key, context), options_), options_);
+    Transport part{.self = {0, static_cast<int>(group.size()), "mpi"},
+                   .identity = fnv1a(std::array<std::uint64_t, 2>{transport_.identity, ++splits_}),
+                   .serves_threads = transport_.serves_threads};
+    for (const SplitRequest& request : group) {
+      if (request.rank == self_.rank) part.self.rank = static_cast<int>(part.ranks.size());
+      part.ranks.push_back(transport_.ranks[static_cast<std::size_t>(request.rank)]);
+    }
+    if (transport_.has_collectives()) {
+      enter_vendor_call(context);
+      // MPI rejects negative colors, so a group uses the number of its first rank.
+      part.open(*session_, divided(group[0].rank, part.self.rank, context), options_);
+    } else {
+      int channel = session_->world().next_channel();
+      execute(erase(calls::AllReduce<int, Max>{{&channel, 1}, {&channel, 1}, max, location}));
+      part.open(*session_, session_->world().subset_of(part.ranks, channel, context));
+    }
+    return State::make(session_, std::move(part), options_);
   }
 
  private:
@@ -97,7 +122,7 @@ class MpiBackend {
 
   /// Returns the messages of blocking (0) or asynchronous (1) collectives.
   [[nodiscard]] QueueTransport queue(int number) const {
-    return {transport_.calls, QueueTags::of(transport_.first_call_tag + 3 * number, 6, transport_.call_tags)};
+    return {transport_.calls, transport_.first_call_tag + 3 * number, 6, transport_.call_tags};
   }
 
   /// An asynchronous call or message; reused between calls.
@@ -111,42 +136,51 @@ class MpiBackend {
 
     void begin(const Call<Host>& call) {
       MpiBackend& backend = state_.backend;
-      const Transport& transport = backend.transport_;
+      const bool message = detail::traits_of(call.kind).message;
       context_ = backend.self_.context(call);
       error_ = nullptr;
-      phase_ = CallPhase::issued;
-      collective_ = !detail::traits_of(call.kind).message;
-      number_ = {true, collective_ ? backend.started_calls_ + 1 : 0};
-      if (!collective_) {
-        transport.check_tag(call.tag, context_);
-        job_.open(transport.blocking.native_handle(), transport.messages, true, transport.first_message_tag,
-                  transport.data_tags);
-        issue_call(call);
-        if (job_.awaits_header()) backend.receiving_.push_back(this);
-        return;
-      }
-      const std::uint64_t number = backend.started_calls_++;
-      job_.open(transport.started.native_handle(), transport.calls, true,
-                backend.started_queue_.transport().tag(MessageStage::first, number));
-      compares_ = backend.self_.size > 1 && backend.compares(call);
-      // Every rank issues its calls in the order of their start, so this call waits for those that are being
-      // compared.
-      if (!compares_ && backend.exchanging_.empty()) return issue_call(call);
       call_ = call;
       phase_ = CallPhase::exchanging;
-      if (compares_) exchange_.begin(call, number, context_);
-      backend.exchanging_.push_back(this);
-      backend.progress();
+      number_ = {true, message ? 0 : ++backend.started_calls_};
+      compares_ = !message && backend.self_.size > 1 && backend.compares(call);
+      if (message) {
+        backend.open_message(job_, call, true, context_);
+        (void)advance();
+        if (error_ == nullptr && job_.origin().first >= 0) backend.receiving_.push_back(this);
+      } else {
+        const std::uint64_t number = number_.number - 1;
+        job_.open(backend.transport_.started.native_handle(), backend.transport_.calls, true,
+                  backend.started_queue_.transport().tag(MessageStage::first, number));
+        if (compares_) exchange_.begin(call, number, context_);
+        // Every rank issues its calls in the order of their start, so this call waits for those that are being
+        // compared.
+        backend.exchanging_.push_back(this);
+        backend.progress();
+      }
+      if (error_ == nullptr || phase_ != CallPhase::issued) return;
+      give_up(Job::least_patience);
+      std::rethrow_exception(error_);
     }
 
-    /// Issues the call once all descriptions have arrived; returns whether it was issued or has failed.
-    bool advance_exchange() noexcept {
+    /// Issues the call once all descriptions have arrived; returns whether the next call may be issued. That is not so
+    /// after one that this rank cannot issue, in whose place the other ranks' MPI would take the next.
+    bool advance() noexcept {
       try {
-        if (compares_ && !exchange_.advance(context_)) return false;
-        finish_exchange();
+        if (error_ != nullptr || (compares_ && !exchange_.advance(context_))) return false;
+        if (compares_) exchange_.compare(call_, context_);
+        if (compares_ && exchange_.all_inlined(call_)) {
+          exchange_.complete(call_);
+          phase_ = CallPhase::done;
+        } else {
+          phase_ = CallPhase::issued;
+          issue(job_, call_);
+        }
         return true;
       } catch (...) {
-        return fail();
+        error_ = std::current_exception();
+        if (phase_ == CallPhase::exchanging && exchange_.over()) return true;
+        state_.give_up_for_exception();  // ends the waits for the calls after this one
+        return false;
       }
     }
 
@@ -154,7 +188,8 @@ class MpiBackend {
       try {
         return is_ready() || state_.backend.is_stopped(number_);
       } catch (...) {
-        return fail();
+        error_ = std::current_exception();
+        return true;
       }
     }
 
@@ -186,43 +221,16 @@ class MpiBackend {
 
     [[nodiscard]] const Job& job() const noexcept { return job_; }
     /// Takes the header of the message if it has arrived. @throws MismatchError, as `wait` does from then on
-    void look_for_header() {
-      if (job_.awaits_header()) (void)job_.look_for_header(context_);
-    }
+    void take_headers() { (void)job_.take_headers(context_); }
 
    private:
-    enum class CallPhase { exchanging, issued, done, failed };
+    enum class CallPhase { exchanging, issued, done };
 
-    /// Keeps the exception that is being handled, which `wait` throws. Returns true.
-    bool fail() noexcept {
-      error_ = std::current_exception();
-      phase_ = CallPhase::failed;
-      return true;
-    }
-    void finish_exchange() {
-      if (compares_) exchange_.compare(call_, context_);
-      if (compares_ && exchange_.all_inlined(call_)) {
-        exchange_.complete(call_);
-        phase_ = CallPhase::done;
-      } else {
-        issue_call(call_);
-        phase_ = CallPhase::issued;
-      }
-    }
-
-    void issue_call(const Call<Host>& call) {
-      try {
-        issue(job_, call);
-      } catch (...) {
-        job_.abandon(Job::least_patience, state_.backend.lost());
-        left_behind_ = left_behind_ || job_.left_behind();
-        throw;
-      }
-    }
+    [[nodiscard]] bool is_collective() const noexcept { return number_.number != 0; }
     [[nodiscard]] bool is_ready() {
       MpiBackend& backend = state_.backend;
       backend.progress();
-      return phase_ == CallPhase::done || phase_ == CallPhase::failed ||
+      return error_ != nullptr || phase_ == CallPhase::done ||
              (phase_ == CallPhase::issued && backend.test(job_, context_));
     }
     void wait() {
@@ -233,22 +241,22 @@ class MpiBackend {
                                                : job_.overdue(deadline);
       };
       backend.wait_for([this] { return is_ready(); }, overdue, context_, number_);
-      if (phase_ == CallPhase::failed) std::rethrow_exception(error_);
+      if (error_ != nullptr) std::rethrow_exception(error_);
       // A call that completes after a revocation may have read memory that another rank abandoned.
-      if (collective_ || job_.received_data()) {
+      if (is_collective() || job_.received_data()) {
         if (phase_ == CallPhase::issued) backend.session_->control().receive();
         backend.check_usable(context_);
       }
       if (phase_ == CallPhase::issued) job_.finish();
     }
     [[nodiscard]] std::chrono::milliseconds patience() const noexcept {
-      return collective_ || !owners_.empty() ? Job::least_patience : state_.backend.patience();
+      return is_collective() || !owners_.empty() ? Job::least_patience : state_.backend.patience();
     }
     /// Completes or cancels everything in flight; MPI keeps the rest together with all memory that it may access.
     void give_up(std::chrono::milliseconds patience) noexcept {
       std::erase(state_.backend.exchanging_, this);
       job_.abandon(patience, state_.backend.lost());
-      left_behind_ = left_behind_ || job_.left_behind() || !exchange_.abandon();
+      left_behind_ = job_.left_behind() || !exchange_.abandon();
       if (!left_behind_) owners_.clear();
     }
 
@@ -256,12 +264,11 @@ class MpiBackend {
     Job job_;
     DescriptionExchange<QueueTransport> exchange_;
     CallPhase phase_ = CallPhase::done;
-    bool collective_ = false;
     bool compares_ = false;
     bool left_behind_ = false;
     CallNumber number_;
     ErrorContext context_;
-    std::exception_ptr error_;
+    std::exception_ptr error_;  ///< what `wait` throws
     std::vector<std::shared_ptr<void>> owners_;
     Call<Host> call_;
   };
@@ -270,38 +277,23 @@ class MpiBackend {
   /// @throws TimeoutError; then MPI may use the communicator until the process exits
   [[nodiscard]] mpi_unique_comm divided(int color, int key, const ErrorContext& context) {
     struct Part {
-      std::atomic<bool> made{false};
       int code = MPI_SUCCESS;
       MPI_Comm comm = MPI_COMM_NULL;
     };
     const auto part = std::make_shared<Part>();
     const auto make = [part, color, key, whole = native_handle()] {
       part->code = MPI_Comm_split(whole, color, key, &part->comm);
-      part->made = true;
     };
-    if (serves_threads() && !options_.deadline.unlimited())
-      detail::run_in_time(options_.deadline, make);
-    else
+    if (!serves_threads() || options_.deadline.unlimited()) {
       make();
-    if (!part->made) {
-      session_->world().note_stuck();
+    } else if (!detail::run_in_time(options_.deadline, make)) {
+      session_->world().note_broken(true);
       throw TimeoutError("timed out after " + options_.deadline.to_string() + ": not all ranks entered MPI_Comm_split",
                          context);
     }
     check(part->code, "MPI_Comm_split", context);
-    auto owner = mpi_unique_comm::from_native_handle(part->comm);
-    check(MPI_Comm_set_errhandler(part->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", context);
-    return owner;
+    return owned(part->comm, context);
   }
-  [[nodiscard]] std::shared_ptr<State> split_channel(const std::vector<detail::SplitRequest>& group,
-                                                     const ErrorContext& context) {
-    const auto all_gathered = [&](int value) { return detail::all_gathered(*this, value, context.location); };
-    std::vector<int> ranks;
-    for (const auto& request : group) ranks.push_back(transport_.calls[request.rank]);
-    const auto subset = session_->world().new_subset(all_gathered, std::move(ranks), context);
-    return State::make(session_, open_transport(*session_, subset), options_);
-  }
-  [[nodiscard]] bool revoked() const noexcept { return revocation_.revoked.load(std::memory_order_acquire); }
   /// Returns whether the ranks compare a call; without MPI's collectives, they compare all.
   [[nodiscard]] bool compares(const Call<Host>& call) {
     return first_uses_.compares(transport_.has_collectives() ? options_.check : Check::every_call, call);
@@ -310,13 +302,15 @@ class MpiBackend {
   /// destroyed its communicator without having made `call`.
   [[nodiscard]] bool is_stopped(const CallNumber& call = {}) {
     session_->control().try_receive();
-    return revoked() || watch_.has_lost() || exit_notices_.prevent(call);
+    return revoked_ || session_->world().first_ended(transport_.ranks) >= 0 ||
+           session_->control().exited_before(transport_.identity, call) >= 0;
   }
   /// Throws why `is_stopped(call)`.
   [[noreturn]] void raise(const ErrorContext& context, const CallNumber& call = {}) {
     check_usable(context);
-    if (exit_notices_.prevent(call)) exit_notices_.raise(call, context);
-    watch_.raise(context);
+    if (const int rank = session_->control().exited_before(transport_.identity, call); rank >= 0)
+      throw RankFailure("rank " + std::to_string(rank) + " has destroyed its communicator", rank, nullptr, context);
+    session_->world().raise_ended(transport_.ranks, context);
   }
   /// Waits for other ranks by `wait(deadline, ready, stopped)`. @param overdue  returns the message of a timeout
   template <class Ready, class Overdue, class... Wait>
@@ -336,9 +330,10 @@ class MpiBackend {
     }
   }
 
-  /// Issues the asynchronous calls whose descriptions have arrived, in the order of their start.
+  /// Issues the asynchronous calls whose descriptions have arrived, in the order of their start; none after a failed
+  /// one that was given up, in whose place the other ranks' MPI would take it.
   void progress() noexcept {
-    while (!exchanging_.empty() && exchanging_.front()->advance_exchange()) exchanging_.pop_front();
+    while (!revoked_ && !exchanging_.empty() && exchanging_.front()->advance()) exchanging_.pop_front();
   }
 
   /// Returns whether all requests of the job are complete. Receives that were started earlier take the earlier
@@ -349,7 +344,7 @@ class MpiBackend {
     const bool complete = job.test(context);
     for (AsyncCall* const earlier : receiving_) {
       if (&earlier->job() == &job) break;
-      if (earlier->job().origin() == origin) earlier->look_for_header();
+      if (earlier->job().origin() == origin) earlier->take_headers();
     }
     return complete;
   }
@@ -360,11 +355,20 @@ class MpiBackend {
   }
   /// Compares the ranks' calls, and makes the call unless it is left to MPI; returns whether it has made it.
   [[nodiscard]] bool complete_compared(const Call<Host>& call, std::uint64_t number);
+  /// @throws InvalidArgument if a message cannot have the tag that its user has chosen
+  void open_message(Job& job, const Call<Host>& call, bool started, const ErrorContext& context) const {
+    if (call.tag > transport_.last_message_tag)
+      throw InvalidArgument("invalid tag " + std::to_string(call.tag) + ": this MPI has tags up to " +
+                                std::to_string(transport_.last_message_tag) +
+                                (transport_.has_collectives() ? "" : " for surviving ranks"),
+                            context);
+    job.open(native_handle(), transport_.messages, started, transport_.first_message_tag, transport_.data_tags,
+             call.tag);
+  }
   void execute_message(const Call<Host>& call, const ErrorContext& context) {
-    transport_.check_tag(call.tag, context);
+    open_message(*job_, call, false, context);
     session_->control().try_receive();
     check_usable(context);
-    job_->open(native_handle(), transport_.messages, false, transport_.first_message_tag, transport_.data_tags);
     try {
       issue(*job_, call);
       if (call.kind == CollectiveKind::send) check_self_message(call.to, context);
@@ -404,16 +408,16 @@ class MpiBackend {
   calls::RankOf self_;
   std::shared_ptr<Session> session_;
   Transport transport_;
-  Watch watch_;
   std::unique_ptr<Job> job_;
   QueuedCollectives blocking_queue_, started_queue_;
-  Revocation revocation_;
-  ExitNotices exit_notices_;
+  std::atomic<bool> revoked_{false};
+  std::atomic<bool> knows_of_mismatch_{false};    ///< a call of this rank has thrown it
   clock::time_point last_joined_ = clock::now();  ///< when all ranks had last joined a call; construction counts as one
   clock::time_point joined_before_ = last_joined_;    ///< the same of the call before
   std::optional<clock::time_point> patient_until_{};  ///< see `patience`
   std::uint64_t blocking_calls_ = 0;
   std::uint64_t started_calls_ = 0;
+  std::uint64_t splits_ = 0;
   detail::FirstUses first_uses_;
   detail::OperationPool<AsyncCall> pool_;
   std::deque<AsyncCall*> exchanging_;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <exception>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -45,144 +46,115 @@ class Job {
 
   /// Prepares for collectives on `comm`; messages use `messages`, and tags from `tag` on.
   /// @param data_tags  the tags of a user's tag among which the header of a message chooses that of its data
+  /// @param user_tag  of a user's message
   /// @pre no request is in flight; `messages` outlives them
-  void open(MPI_Comm comm, const RankMap& messages, bool started, int tag, int data_tags = 1) noexcept {
+  void open(MPI_Comm comm, const RankMap& messages, bool started, int tag, int data_tags = 1,
+            std::optional<int> user_tag = {}) noexcept {
     comm_ = comm;
     messages_ = &messages;
     started_ = started;
     received_data_ = false;
     tag_ = tag;
     data_tags_ = data_tags;
-    user_tag_.reset();
+    user_tag_ = user_tag;
   }
 
   /// Calls the blocking MPI function with these arguments and the communicator, or its nonblocking counterpart with a
   /// request.
   template <class Blocking, class Starting, class... A>
-  [[nodiscard]] int call(Blocking* blocking, Starting* starting, A... arguments) {
-    if (!started_) return blocking(arguments..., comm_);
-    return starting(arguments..., comm_, &add({}));
-  }
-  void check(int code, const char* routine, const Call<Host>& c) const {
+  void call(const Call<Host>& c, const char* routine, Blocking* blocking, Starting* starting, A... arguments) {
+    const int code = started_ ? starting(arguments..., comm_, &add({})) : blocking(arguments..., comm_);
     if (code != MPI_SUCCESS) [[unlikely]]
       fail(code, routine, self.context(c));
   }
 
-  /// Sends elements; to this rank synchronously, because MPI would buffer a small self-send and report it as complete.
-  void send(const Call<Host>& c, Span<const AnyElement> data, int to, int tag) {
-    const auto start = to == self.rank ? MPI_Issend : MPI_Isend;
-    const Unit unit = unit_of(data);
-    in_message_pieces(data.size() * unit.per_element, most, [&](std::size_t offset, int count) {
-      const std::byte* const piece = data.bytes() + offset * unit.bytes;
-      check(start(piece, count, unit.type, (*messages_)[to], tag, messages_->comm, &add({.peer = to})),
-            to == self.rank ? "MPI_Issend" : "MPI_Isend", c);
-    });
-  }
-  /// Receives elements. A blocking receive without a header waits for the message, to check its size before MPI may
-  /// write it: Open MPI, with some protocols for large messages, writes past the end of a receive that is too small.
-  void receive(const ErrorContext& context, Span<AnyElement> data, int from, int tag) {
-    const bool matched = started_ || incoming_;
-    const Unit unit = unit_of(data);
-    in_message_pieces(data.size() * unit.per_element, most, [&](std::size_t offset, int count) {
-      std::byte* const piece = data.bytes() + offset * unit.bytes;
-      MPI_Request& request = add({true, matched, false, from, tag, piece, count, unit});
-      if (matched)
-        mpi::check(MPI_Irecv(piece, count, unit.type, (*messages_)[from], tag, messages_->comm, &request), "MPI_Irecv",
-                   context);
-      else
-        ++unmatched_;
-    });
-  }
-  /// Data up to this size travel in the message of the header: Open MPI sends up to 4 KiB eagerly, its own header
-  /// included.
-  static constexpr std::size_t inline_bytes = 4096 - 128;
-  /// Returns the tag of messages that are part of a collective.
-  [[nodiscard]] int tag() const noexcept { return tag_; }
-
-  /// Sends a user's message: a header, and the data with it if it is small; otherwise as a second MPI message, whose
-  /// tag depends on the header. Of data that differ from what a started receive expects, one in `data_tags` matches
-  /// that receive, past whose end MPI may write.
-  void send_message(const Call<Host>& c, Span<const AnyElement> data, std::uint64_t lengths, int to) {
-    const int tag = header_tag(c.tag);
-    user_tag_ = c.tag;
+  /// Sends a user's message, or a rank's block of a collective: a header, and the data with it if they are small;
+  /// otherwise as further MPI messages, whose tag depends on the header. Of data that differ from what a started
+  /// receive expects, one in `data_tags` matches that receive, past whose end MPI may write.
+  void send(const Call<Host>& c, Span<const AnyElement> data, std::uint64_t lengths, int to) {
     const MessageHeader header = MessageHeader::of(data, lengths);
-    const int data_tag = this->data_tag(c.tag, header);
-    const bool small = data.size_bytes() <= inline_bytes;
-    const std::size_t bytes = sizeof header + (small ? data.size_bytes() : 0);
-    if (outgoing_.size() == 0) outgoing_ = Buffer<std::byte>(sizeof header + inline_bytes);
-    std::memcpy(outgoing_.data(), &header, sizeof header);
-    if (small && !data.empty()) std::memcpy(outgoing_.data() + sizeof header, data.data(), data.size_bytes());
-    send(c, {outgoing_.data(), bytes, ElementType::bytes, 1}, to, tag);
-    if (!small) send(c, data, to, data_tag);
-  }
-  /// Receives such a message.
-  void receive_message(const Call<Host>& c, Span<AnyElement> target, std::uint64_t lengths, int from) {
     const int tag = header_tag(c.tag);
-    user_tag_ = c.tag;
-    if (arriving_.size() == 0) arriving_ = Buffer<std::byte>(sizeof(MessageHeader) + inline_bytes);
+    const bool small = data.size_bytes() <= most_inlined();
+    const std::size_t bytes = sizeof header + (small ? data.size_bytes() : 0);
+    std::byte* const first = slot(outgoing_, sent_++, sizeof header + most_inlined());
+    std::memcpy(first, &header, sizeof header);
+    if (small && !data.empty()) std::memcpy(first + sizeof header, data.data(), data.size_bytes());
+    send_piece(c, first, static_cast<int>(bytes), MPI_BYTE, to, tag);
+    if (small) return;
+    const Unit unit = unit_of(data);
+    in_pieces(data.size() * unit.per_element, most, [&](std::size_t offset, int count) {
+      send_piece(c, data.bytes() + offset * unit.bytes, count, unit.type, to, data_tag(tag, header));
+    });
+  }
+  /// Receives such a message. A blocking receive waits for the header, to compare it before MPI may write the data:
+  /// Open MPI, with some protocols for large messages, writes past the end of a receive that is too small.
+  void receive(const Call<Host>& c, Span<AnyElement> target, std::uint64_t lengths, int from) {
+    const int tag = header_tag(c.tag);
     const MessageHeader expected = MessageHeader::of(target, lengths);
-    incoming_ = {expected, target, from, tag, data_tag(c.tag, expected), requests_.size(), false};
-    MPI_Request& request = add({.receives = true, .is_header = true, .peer = from});
-    check(MPI_Irecv(arriving_.data(), static_cast<int>(arriving_.size()), MPI_BYTE, (*messages_)[from], tag,
-                    messages_->comm, &request),
-          "MPI_Irecv", c);
+    const std::size_t bytes = sizeof expected + most_inlined();  // also for a shorter message than is expected
+    std::byte* const first = slot(arriving_, incoming_.size(), bytes);
+    MPI_Request& request = add({.receives = true, .peer = from});
+    mpi::check(MPI_Irecv(first, static_cast<int>(bytes), MPI_BYTE, (*messages_)[from], tag, messages_->comm, &request),
+               "MPI_Irecv", self.context(c));
+    incoming_.push_back({expected, target, from, tag, requests_.size() - 1, first});
     // At once, so that the data of messages with one tag match in their order.
-    if (started_ && target.size_bytes() > inline_bytes) receive_data(self.context(c));
+    if (started_ && target.size_bytes() > most_inlined()) receive_data(incoming_.back(), self.context(c));
   }
-  /// Returns whether a message is received whose header has not arrived.
-  [[nodiscard]] bool awaits_header() const noexcept { return incoming_ && !incoming_->header_taken; }
-  /// Returns the rank and the tag of the message that is received. Messages for which they are equal arrive in order.
+  /// Returns the rank and the tag of the message that a user receives, negative if there is none. Messages for which
+  /// they are equal arrive in order.
   [[nodiscard]] std::pair<int, int> origin() const noexcept {
-    return incoming_ ? std::pair{incoming_->from, incoming_->header_tag} : std::pair{-1, -1};
+    return incoming_.empty() || !user_tag_ ? std::pair{-1, -1} : std::pair{incoming_[0].from, incoming_[0].header_tag};
   }
-  /// Takes the header if it has arrived; returns whether it has. @pre awaits_header()
-  bool look_for_header(const ErrorContext& context) {
-    const bool arrived = try_complete(requests_[incoming_->request], "MPI_Test", context);
-    if (arrived) take_header(context);
-    return arrived;
+  /// Takes the headers that have arrived; returns whether all have.
+  bool take_headers(const ErrorContext& context) {
+    bool all = true;
+    for (Incoming& message : incoming_) {
+      if (message.header_taken) continue;
+      if (try_complete(requests_[message.request], "MPI_Test", context))
+        take_header(message, context);
+      else
+        all = false;
+    }
+    return all;
   }
   /// Returns whether the last call received data that MPI has perhaps read from the sender's memory after its call.
   [[nodiscard]] bool received_data() const noexcept { return received_data_; }
 
-  /// Prepares a reduction of `send` into `receive`, which is empty if this rank receives no result.
-  [[nodiscard]] Operands reduction(const calls::AnyOp& op, Span<const AnyElement> send, Span<AnyElement> receive) {
-    Operands o;
-    const bool wide = is_narrow_float(send.type());
+  /// Prepares a reduction of `send` into `receive`, which is empty if this rank receives no result. @param scatters
+  /// whether that is a block of the result, which MPI must not write to its place in `send`
+  [[nodiscard]] Operands reduction(const calls::AnyOp& op, Span<const AnyElement> send, Span<AnyElement> receive,
+                                   bool scatters = false) {
+    const bool wide = is_narrow_float(send.type()), receives = receive.data() != nullptr;
+    const bool in_place = scatters
+                              ? receive.bytes() >= send.bytes() && receive.bytes() < send.bytes() + send.size_bytes()
+                              : receive.data() == send.data();
+    Operands o{send.data(), receive.data(), datatype_of(send.type()), MPI_OP_NULL, send.element_bytes()};
     if (wide) {
-      float* const sums = floats(send.size());
+      const std::size_t count = send.size() + (scatters ? receive.size() : 0);
+      float* const sums = reinterpret_cast<float*>(scratch(count * sizeof(float)));
       detail::widen(send, sums);
-      const bool receives = receive.data() != nullptr;
-      o = {receives ? MPI_IN_PLACE : sums, receives ? sums : nullptr, MPI_FLOAT, MPI_OP_NULL, sizeof(float)};
-    } else {
-      o = {send.data() == receive.data() ? MPI_IN_PLACE : send.data(), receive.data(), datatype_of(send.type()),
-           MPI_OP_NULL, send.element_bytes()};
+      o = {sums, receives ? sums + (scatters ? send.size() : 0) : nullptr, MPI_FLOAT, MPI_OP_NULL, sizeof(float)};
+    } else if (scatters && in_place) {
+      o.receive = scratch(receive.size_bytes());
     }
-    reduce_by(op, wide, o);
-    if (o.receive != nullptr) finish_with(op, wide, o.receive, receive);
-    return o;
-  }
-  /// Prepares the op and the datatype that carries it.
-  void reduce_by(const calls::AnyOp& op, bool wide, Operands& o) {
+    if (receives && !scatters && (wide || in_place)) o.send = MPI_IN_PLACE;
     if (is_native(op.kind(), op.type())) {
       o.op = op_of(op.kind());
-      return;
+    } else {
+      user_.op = wide ? op.widened() : op;
+      auto& type = user_types_[static_cast<std::size_t>(user_.op.type())];
+      if (!type) type = carrying(o.type, user_);
+      o.type = type.native_handle();
+      o.op = world_.user_op(op.commutative());
     }
-    user_.op = wide ? op.widened() : op;
-    auto& type = user_types_[static_cast<std::size_t>(user_.op.type())];
-    if (!type) type = carrying(o.type, user_);
-    o.type = type.native_handle();
-    o.op = world_.user_op(op.commutative());
-  }
-  /// Schedules the local work at the end: the op's `finish` on `result`, and the copy to `target`.
-  void finish_with(const calls::AnyOp& op, bool wide, void* result, Span<AnyElement> target) {
-    if (!op.finishes() && result == target.data()) return;
-    finish_.emplace(Finish{wide ? op.widened() : op, result, target});
+    if (receives && (op.finishes() || o.receive != receive.data()))
+      finish_.emplace(Finish{wide ? op.widened() : op, o.receive, receive});
+    return o;
   }
   [[nodiscard]] std::byte* scratch(std::size_t bytes) {
     if (scratch_.size() < bytes) scratch_ = Buffer<std::byte>(bytes);
     return scratch_.data();
   }
-  [[nodiscard]] float* floats(std::size_t count) { return reinterpret_cast<float*>(scratch(count * sizeof(float))); }
 
   /// Returns whether MPI still uses this object, whose memory must then never be freed.
   [[nodiscard]] bool left_behind() const noexcept { return left_behind_; }
@@ -191,13 +163,18 @@ class Job {
   /// Returns whether all requests are complete and the sizes of the received messages have been checked.
   bool test(const ErrorContext& context) {
     if (requests_.empty()) return true;
-    if (awaits_header() && !look_for_header(context)) return false;
-    if (unmatched_ > 0) match_arrived(context);
-    if (unmatched_ > 0) return false;
-    int flag = 0;
-    const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &flag, statuses_.data());
-    completed(code, flag != 0, context);
-    return flag != 0;
+    if (!take_headers(context)) return false;
+    int all = 0;
+    statuses_.resize(requests_.size());
+    const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &all, statuses_.data());
+    if (code != MPI_SUCCESS) {
+      for (const auto& status : statuses_)
+        if (code == MPI_ERR_IN_STATUS && status.MPI_ERROR != MPI_SUCCESS && status.MPI_ERROR != MPI_ERR_PENDING)
+          fail(status.MPI_ERROR, "MPI_Testall", context);
+      fail(code, "MPI_Testall", context);
+    }
+    if (all != 0) clear();
+    return all != 0;
   }
 
   /// Returns the message of a timeout of this call: of a user's message, it names the ranks that are awaited.
@@ -205,8 +182,8 @@ class Job {
     std::string ranks;
     for (std::size_t i = 0; i < requests_.size() && user_tag_; ++i) {
       const Awaited& awaited = awaited_[i];
-      if (awaited.matched && is_complete(requests_[i])) continue;
-      const bool begun = awaited.receives && !awaited.is_header && incoming_ && incoming_->header_taken;
+      if (is_complete(requests_[i])) continue;
+      const bool begun = awaited.receives && incoming_[0].header_taken;
       const char* const what = !awaited.receives ? " did not receive"
                                : begun           ? " did not send all of"
                                                  : " did not send";
@@ -221,8 +198,18 @@ class Job {
 
   /// Does the local work after the communication.
   void finish() {
-    if (user_.error != nullptr || finish_) [[unlikely]]
-      end_reduction();
+    if (user_.error != nullptr) std::rethrow_exception(std::exchange(user_.error, nullptr));
+    if (!finish_) [[likely]]
+      return;
+    const Finish f = *std::exchange(finish_, std::nullopt);
+    const auto count = f.target.size();
+    const void* const source = f.result;
+    if (f.op.finishes()) f.op.reduce(&f.result, 1, &source, 1, count, self.size);
+    if (f.result == f.target.data() || count == 0) return;
+    if (is_narrow_float(f.target.type()))
+      detail::narrow(static_cast<const float*>(source), f.target);
+    else
+      std::memcpy(f.target.data(), source, f.target.size_bytes());
   }
 
   /// Gives up the requests in flight: cancels receives and lets the rest complete for some time, so MPI does not read
@@ -247,9 +234,9 @@ class Job {
     (void)wait_until(
         no_timeout, [&] { return all(sends); },
         [&] { return all([&](const Awaited& awaited) { return sends(awaited) || unreachable(awaited); }); });
-    const auto end = wait_until(
-        patience, [&] { return all([](const Awaited&) { return false; }); }, [&] { return all(unreachable); });
-    if (end != detail::WaitEnd::ready) left_behind_ = true;
+    const auto none = [](const Awaited&) { return false; };
+    if (wait_until(patience, [&] { return all(none); }, [&] { return all(unreachable); }) != WaitEnd::ready)
+      left_behind_ = true;
     clear();
     finish_.reset();
     user_.error = nullptr;
@@ -262,125 +249,81 @@ class Job {
   std::vector<int> counts, places;  ///< arguments of a call
 
  private:
-  void end_reduction() {
-    if (user_.error != nullptr) std::rethrow_exception(std::exchange(user_.error, nullptr));
-    if (!finish_) return;
-    const Finish f = *std::exchange(finish_, std::nullopt);
-    const auto count = f.target.size();
-    const void* const source = f.result;
-    if (f.op.finishes()) f.op.reduce(&f.result, 1, &source, 1, count, self.size);
-    if (f.result == f.target.data() || count == 0) return;
-    if (is_narrow_float(f.target.type()))
-      detail::narrow(static_cast<const float*>(source), f.target);
-    else
-      std::memcpy(f.target.data(), source, f.target.size_bytes());
-  }
-
-  /// The message of a request, and what is expected of a received one; `matched` once MPI has matched it.
+  /// The message of a request, if it is one of a message.
   struct Awaited {
     bool receives = false;
-    bool matched = true;
-    bool is_header = false;
     int peer = -1;  ///< the other rank of a message
-    int tag = 0;
-    void* data = nullptr;
-    int units = 0;
-    Unit unit{};
   };
-  /// A user's message that is received.
+  /// A message that is received.
   struct Incoming {
     MessageHeader expected{};
     Span<AnyElement> target{};
     int from = 0;
     int header_tag = 0;
-    int data_tag = 0;
-    std::size_t request = 0;  ///< of the header
+    std::size_t request = 0;     ///< of the header
+    std::byte* first = nullptr;  ///< the header, and the data if they are small
     bool header_taken = false;
   };
+  /// The local work at the end of a reduction: the op's `finish` on `result`, and the copy to `target`.
   struct Finish {
     calls::AnyOp op;
     void* result;
     Span<AnyElement> target;
   };
 
-  [[nodiscard]] int header_tag(int tag) const noexcept { return tag_ + (1 + data_tags_) * tag; }
-  [[nodiscard]] int data_tag(int tag, const MessageHeader& header) const noexcept {
-    return header_tag(tag) + 1 + static_cast<int>(digest_of(header) % static_cast<std::uint64_t>(data_tags_));
+  /// Returns up to how many bytes the data travel in the message of the header. Open MPI sends up to 4 KiB eagerly, its
+  /// own header included. A collective has messages with all ranks, so memory for less of each.
+  [[nodiscard]] std::size_t most_inlined() const noexcept { return user_tag_ ? 4096 - 128 : 256; }
+  /// Returns memory for the first part of a message, whose address stays.
+  [[nodiscard]] static std::byte* slot(std::vector<Buffer<std::byte>>& slots, std::size_t number, std::size_t bytes) {
+    if (number == slots.size()) slots.emplace_back();
+    if (slots[number].size() < bytes) slots[number] = Buffer<std::byte>(bytes);
+    return slots[number].data();
   }
-  /// Compares the header that has arrived, and takes the data if they are with it.
-  void take_header(const ErrorContext& context) {
+  [[nodiscard]] int header_tag(int tag) const noexcept { return tag_ + (1 + data_tags_) * tag; }
+  [[nodiscard]] int data_tag(int tag_of_header, const MessageHeader& header) const noexcept {
+    return tag_of_header + 1 + static_cast<int>(digest_of(header) % static_cast<std::uint64_t>(data_tags_));
+  }
+  /// Sends an MPI message; to this rank synchronously, because MPI would buffer a small self-send and report it as
+  /// complete.
+  void send_piece(const Call<Host>& c, const std::byte* data, int count, MPI_Datatype type, int to, int tag) {
+    const auto start = to == self.rank ? MPI_Issend : MPI_Isend;
+    mpi::check(start(data, count, type, (*messages_)[to], tag, messages_->comm, &add({.peer = to})),
+               to == self.rank ? "MPI_Issend" : "MPI_Isend", self.context(c));
+  }
+  /// Compares a header that has arrived, and takes the data if they are with it.
+  void take_header(Incoming& message, const ErrorContext& context) {
     MessageHeader theirs;
-    std::memcpy(&theirs, arriving_.data(), sizeof theirs);
-    if (theirs != incoming_->expected)
-      throw MismatchError(difference(incoming_->expected, theirs, incoming_->from, false), context);
-    incoming_->header_taken = true;
-    const Span<AnyElement>& target = incoming_->target;
-    if (target.size_bytes() > inline_bytes) {
-      if (!started_) receive_data(context);
+    std::memcpy(&theirs, message.first, sizeof theirs);
+    if (theirs != message.expected)
+      throw MismatchError(difference(message.expected, theirs, message.from, false), context);
+    message.header_taken = true;
+    const Span<AnyElement>& target = message.target;
+    if (target.size_bytes() > most_inlined()) {
+      if (!started_) receive_data(message, context);
     } else if (!target.empty()) {
-      std::memcpy(target.data(), arriving_.data() + sizeof theirs, target.size_bytes());
+      std::memcpy(target.data(), message.first + sizeof theirs, target.size_bytes());
     }
   }
-  void receive_data(const ErrorContext& context) {
+  void receive_data(const Incoming& message, const ErrorContext& context) {
     received_data_ = true;
-    receive(context, incoming_->target, incoming_->from, incoming_->data_tag);
+    const Unit unit = unit_of(message.target);
+    in_pieces(message.target.size() * unit.per_element, most, [&](std::size_t offset, int count) {
+      MPI_Request& request = add({.receives = true, .peer = message.from});
+      mpi::check(MPI_Irecv(message.target.bytes() + offset * unit.bytes, count, unit.type, (*messages_)[message.from],
+                           data_tag(message.header_tag, message.expected), messages_->comm, &request),
+                 "MPI_Irecv", context);
+    });
   }
   MPI_Request& add(const Awaited& awaited) {
     awaited_.push_back(awaited);
-    statuses_.emplace_back();
     return requests_.emplace_back(MPI_REQUEST_NULL);
   }
   void clear() noexcept {
     requests_.clear();
-    incoming_.reset();
-    unmatched_ = 0;
-    statuses_.clear();
+    incoming_.clear();
+    sent_ = 0;
     awaited_.clear();
-  }
-
-  void completed(int code, bool all, const ErrorContext& context) {
-    if (code != MPI_SUCCESS) {
-      for (const auto& status : statuses_)
-        if (code == MPI_ERR_IN_STATUS && status.MPI_ERROR != MPI_SUCCESS && status.MPI_ERROR != MPI_ERR_PENDING)
-          fail(status.MPI_ERROR, "MPI_Testall", context);
-      fail(code, "MPI_Testall", context);
-    }
-    if (!all) return;
-    for (std::size_t i = 0; i < awaited_.size(); ++i)
-      if (awaited_[i].receives && !awaited_[i].is_header) compare(awaited_[i], statuses_[i], context);
-    clear();
-  }
-  /// Receives what has arrived of the unmatched; the pieces of one rank arrive in their order.
-  void match_arrived(const ErrorContext& context) {
-    int late = -1;  // the last rank whose next piece has not arrived
-    for (std::size_t i = 0; i < awaited_.size(); ++i) {
-      Awaited& awaited = awaited_[i];
-      if (awaited.matched || awaited.peer == late) continue;
-      int flag = 0;
-      MPI_Message arrived = MPI_MESSAGE_NULL;
-      MPI_Status status;
-      mpi::check(MPI_Improbe((*messages_)[awaited.peer], awaited.tag, messages_->comm, &flag, &arrived, &status),
-                 "MPI_Improbe", context);
-      late = awaited.peer;
-      if (flag == 0) continue;
-      compare(awaited, status, context);
-      mpi::check(MPI_Imrecv(awaited.data, awaited.units, awaited.unit.type, &arrived, &requests_[i]), "MPI_Imrecv",
-                 context);
-      awaited.matched = true;
-      --unmatched_;
-      late = -1;
-    }
-  }
-  static void compare(const Awaited& awaited, const MPI_Status& status, const ErrorContext& context) {
-    int arrived = 0;
-    mpi::check(MPI_Get_count(&status, awaited.unit.type, &arrived), "MPI_Get_count", context);
-    if (arrived == awaited.units) return;
-    const auto elements = [&](int units) {
-      return std::to_string(static_cast<std::size_t>(units) / awaited.unit.per_element);
-    };
-    throw MismatchError("expects " + elements(awaited.units) + " elements, rank " + std::to_string(awaited.peer) +
-                            " sends " + (arrived == MPI_UNDEFINED ? "no whole number of them" : elements(arrived)),
-                        context);
   }
 
   const World& world_;
@@ -394,9 +337,9 @@ class Job {
   std::vector<MPI_Request> requests_;
   std::vector<MPI_Status> statuses_;
   std::vector<Awaited> awaited_;
-  std::size_t unmatched_ = 0;
-  std::optional<Incoming> incoming_{};
-  Buffer<std::byte> outgoing_{}, arriving_{};  // headers and small data, empty before the first message
+  std::vector<Incoming> incoming_;
+  std::size_t sent_ = 0;                                    // messages
+  std::vector<Buffer<std::byte>> outgoing_{}, arriving_{};  // their first parts
   bool received_data_ = false;
   std::optional<Finish> finish_;
   Buffer<std::byte> scratch_;

@@ -4,9 +4,7 @@
 #include "distx/comm/detail/communicator_makers.hpp"
 #include "distx/mpi/communicator.hpp"
 
-namespace distx::inline DISTX_ABI {
-
-namespace detail::mpi {
+namespace distx::inline DISTX_ABI::detail {
 
 /// Makes MPI communicators for `best_communicator()` once this header is included.
 struct MpiMaker {
@@ -24,12 +22,6 @@ struct MpiMaker {
   static bool serves_threads() { return MpiCommunicator::serves_threads(); }
 };
 
-}  // namespace detail::mpi
+MpiMaker maker_for(MpiTag);
 
-namespace detail {
-
-mpi::MpiMaker maker_for(MpiTag);
-
-}  // namespace detail
-
-}  // namespace distx::inline DISTX_ABI
+}  // namespace distx::inline DISTX_ABI::detail

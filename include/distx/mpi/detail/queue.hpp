@@ -1,25 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
 #include <bit>
 #include <chrono>
+#include <memory>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "distx/comm/messages/message_collectives.hpp"
 #include "distx/core/detail/wait.hpp"
-#include "distx/mpi/detail/check.hpp"
-#include "distx/mpi/detail/rank_map.hpp"
+#include "distx/mpi/detail/handles.hpp"
 
 namespace distx::inline DISTX_ABI::detail::mpi {
 
-/// The tags of a queue of collectives: call number n has three from `first + n * per_call` on, until they recur.
-struct QueueTags {
-  int first = 0, per_call = 3;
-  std::uint64_t last_call = 0;  ///< a mask, because a division takes part of a small call's time
+/// What carries the messages of a group of ranks: an MPI communicator, and the group's ranks in it.
+struct RankMap {
+  MPI_Comm comm = MPI_COMM_NULL;
+  std::shared_ptr<const std::vector<int>> ranks{};  ///< by rank in the group; null if all, in their order
 
-  /// @param tags  the number of all tags
-  [[nodiscard]] static QueueTags of(int first, int per_call, int tags) noexcept {
-    return {first, per_call, std::bit_floor(static_cast<unsigned>(tags / per_call)) - 1};
+  /// Returns the rank in the communicator.
+  [[nodiscard]] int operator[](int rank) const noexcept {
+    return ranks == nullptr ? rank : (*ranks)[static_cast<std::size_t>(rank)];
   }
+};
+
+/// Ranks of a session, which exchange messages without a separate MPI communicator: their tags contain the
+/// number of their channel. A rank uses each number once, so messages of different channels never match.
+struct RankSubset {
+  std::shared_ptr<const std::vector<int>> ranks;  ///< in the session's communicators
+  int rank = 0;                                   ///< this rank's index among them
+  int channel = 0;
+
+  /// The tags of a channel: one half for collectives, the other for user messages.
+  static constexpr int tags = 1 << 16;
+  static constexpr int user_tags = tags / 2;
+
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks->size()); }
+  [[nodiscard]] int first_tag() const noexcept { return channel * tags; }
 };
 
 /// The messages of one queue of collectives over MPI: see MessageTransport.
@@ -30,8 +48,14 @@ class QueueTransport {
   static constexpr bool staged = true;  // MPI may keep the memory of a message that is given up
   static constexpr int most_direct = 8;
 
+  /// Call number n has three tags from `first_tag + n * per_call` on, until they recur.
+  /// @param tags  the number of all tags
   /// @param rank_map  has no other messages with these tags
-  QueueTransport(RankMap rank_map, const QueueTags& tags) : rank_map_(std::move(rank_map)), tags_(tags) {}
+  QueueTransport(RankMap rank_map, int first_tag, int per_call, int tags)
+      : rank_map_(std::move(rank_map)),
+        first_tag_(first_tag),
+        per_call_(per_call),
+        last_call_(std::bit_floor(static_cast<unsigned>(tags / per_call)) - 1) {}
 
   /// About 1 MiB is in flight in a stage. A message has at most 60 KiB, which fit into caches, and which Open MPI sends
   /// over TCP without asking the receiver.
@@ -40,7 +64,7 @@ class QueueTransport {
   }
   [[nodiscard]] static Request no_request() noexcept { return MPI_REQUEST_NULL; }
   [[nodiscard]] Tag tag(MessageStage stage, std::uint64_t number) const noexcept {
-    return tags_.first + static_cast<int>(number & tags_.last_call) * tags_.per_call + static_cast<int>(stage);
+    return first_tag_ + static_cast<int>(number & last_call_) * per_call_ + static_cast<int>(stage);
   }
   void send(int to, Tag tag, const std::byte* data, std::size_t bytes, Request& request, const ErrorContext& context) {
     check(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, rank_map_[to], tag, rank_map_.comm, &request), "MPI_Isend",
@@ -62,18 +86,14 @@ class QueueTransport {
       if (receive != MPI_REQUEST_NULL) MPI_Cancel(&receive);
   }
   [[nodiscard]] bool release(std::span<Request> requests) noexcept {
-    const auto over = [&] {
-      int complete = 0;
-      return MPI_Testall(static_cast<int>(requests.size()), requests.data(), &complete, MPI_STATUSES_IGNORE) !=
-                 MPI_SUCCESS ||
-             complete != 0;
-    };
+    const auto over = [&] { return are_complete(requests, true); };
     return wait_until(std::chrono::milliseconds(100), over, [] { return false; }) == WaitEnd::ready;
   }
 
  private:
   RankMap rank_map_;
-  QueueTags tags_;
+  int first_tag_, per_call_;
+  std::uint64_t last_call_;  // a mask, because a division takes part of a small call's time
 };
 
 using QueuedCollectives = MessageCollectives<QueueTransport>;

@@ -8,15 +8,16 @@
 #include <chrono>
 #include <exception>
 #include <memory>
+#include <numeric>
+#include <span>
 #include <vector>
 
 #include "distx/connect/connect.hpp"
 #include "distx/core/detail/early_warning.hpp"
 #include "distx/core/detail/wait.hpp"
-#include "distx/mpi/detail/agreement_messages.hpp"
 #include "distx/mpi/detail/control.hpp"
-#include "distx/mpi/detail/rank_map.hpp"
-#include "distx/mpi/detail/user_op.hpp"
+#include "distx/mpi/detail/datatypes.hpp"
+#include "distx/mpi/detail/queue.hpp"
 #include "distx/posix/process.hpp"
 
 namespace distx::inline DISTX_ABI::detail::mpi {
@@ -31,14 +32,21 @@ void run_in_time(const Timeout& deadline, const char* routine, const ErrorContex
                  std::unique_ptr<Buffers>& keep, Begin&& begin) {
   MPI_Request request = MPI_REQUEST_NULL;
   check(begin(*keep, &request), routine, context);
-  EarlyWarning warning(deadline);
-  const auto overdue = [&] { return "timed out after " + deadline.to_string() + ": not all ranks joined"; };
-  const auto end = wait_until(
-      deadline, [&] { return try_complete(request, routine, context); },
-      [&] { return warning(context, overdue), false; });
-  if (end == WaitEnd::ready) return;
-  (void)keep.release();  // MPI may still write to it
-  throw TimeoutError(overdue(), context);
+  try {
+    (void)wait_for_ranks(
+        deadline, context, [&] { return try_complete(request, routine, context); }, [] { return false; },
+        [&] { return "timed out after " + deadline.to_string() + ": not all ranks joined"; });
+  } catch (const TimeoutError&) {
+    (void)keep.release();  // MPI may still write to it
+    throw;
+  }
+}
+
+/// Returns an owner of `comm`, whose errors are returned as codes from now on.
+[[nodiscard]] inline mpi_unique_comm owned(MPI_Comm comm, const ErrorContext& context) {
+  auto owner = mpi_unique_comm::from_native_handle(comm);
+  check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", context);
+  return owner;
 }
 
 /// Returns a duplicate whose errors are returned as codes; the error handler of the original is unchanged. Collective.
@@ -47,21 +55,22 @@ void run_in_time(const Timeout& deadline, const char* routine, const ErrorContex
   auto copy = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
   run_in_time(deadline, "MPI_Comm_idup", context, copy,
               [&](MPI_Comm& made, MPI_Request* request) { return MPI_Comm_idup(comm, &made, request); });
-  auto owner = mpi_unique_comm::from_native_handle(*copy);
-  check(MPI_Comm_set_errhandler(*copy, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", context);
-  return owner;
+  return owned(*copy, context);
 }
 
-/// Returns the value of every rank of `comm`, in rank order. Collective.
+/// Returns the values of all ranks of `comm`, in rank order. Collective.
+/// @param own  this rank's; their number is the same on every rank
 /// @param context  has this rank and the size
 /// @throws TimeoutError
 template <class T>
-[[nodiscard]] std::vector<T> gathered(MPI_Comm comm, const T& own, const Timeout& deadline,
+[[nodiscard]] std::vector<T> gathered(MPI_Comm comm, std::span<const T> own, const Timeout& deadline,
                                       const ErrorContext& context) {
-  auto all = std::make_unique<std::vector<T>>(static_cast<std::size_t>(context.size));
-  (*all)[static_cast<std::size_t>(context.rank)] = own;
+  // Staged, so that MPI does not write to the caller's buffer after a timeout.
+  auto all = std::make_unique<std::vector<T>>(static_cast<std::size_t>(context.size) * own.size());
+  std::ranges::copy(own, &(*all)[static_cast<std::size_t>(context.rank) * own.size()]);
   run_in_time(deadline, "MPI_Iallgather", context, all, [&](std::vector<T>& values, MPI_Request* request) {
-    return MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, values.data(), sizeof(T), MPI_BYTE, comm, request);
+    return MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, values.data(), static_cast<int>(own.size_bytes()),
+                          MPI_BYTE, comm, request);
   });
   return std::move(*all);
 }
@@ -74,7 +83,11 @@ class World {
   /// Initializes MPI. Collective.
   /// @throws ConnectError if MPI was initialized or finalized before
   World(int& argc, char**& argv, BoostThreadLevel level, Timeout deadline) : deadline_(deadline) {
-    begin(argc, argv, level);
+    if (boost::mpi::environment::finalized())
+      throw refused("MPI has already been finalised in this process and cannot be started again");
+    if (boost::mpi::environment::initialized())
+      throw refused("MPI is already initialised: pass its communicator, MpiConnector(MPI_COMM_WORLD)");
+    environment_ = std::make_unique<boost::mpi::environment>(argc, argv, level, false);
     open(MPI_COMM_WORLD);
   }
   /// Duplicates `comm`. Collective over it.
@@ -100,8 +113,8 @@ class World {
     // notices an exit without MPI_Finalize and terminates the others.
     const Timeout patience = unwinding ? Timeout(std::chrono::seconds(2)) : deadline_;
     // Once ranks are lost, MPI_Finalize may wait for them: the surviving ranks exit without it, together.
-    if (left_) await_left(patience);
-    if (left_ || stuck_ || !all_have_come(patience)) {
+    const bool joined = (left_ || !stuck_) && await_others(patience);
+    if (left_ || !joined) {
       abandon();
       return;
     }
@@ -113,63 +126,70 @@ class World {
 
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_.native_handle(); }
   [[nodiscard]] Control& control() noexcept { return *control_; }
-  [[nodiscard]] AgreementMessages& agreement_messages() noexcept { return *agreement_messages_; }
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(processes_.size()); }
   /// Returns whether this object ends MPI. Otherwise the program may make further communicators after the control
   /// communicator is freed, in which Open MPI would look for notifications that are still in transit.
   [[nodiscard]] bool ends_mpi() const noexcept { return environment_ != nullptr; }
-  /// Returns the largest tag that MPI has.
-  [[nodiscard]] int last_tag() const noexcept { return last_tag_; }
+  /// Returns the largest tag that MPI has, which Boost.MPI reserves for the collectives of its communicators.
+  [[nodiscard]] int last_tag() const { return boost::mpi::environment::max_tag() + 1; }
   [[nodiscard]] const Timeout& deadline() const noexcept { return deadline_; }
   [[nodiscard]] MPI_Op user_op(bool commutative) const noexcept {
     return user_ops_[commutative ? 1 : 0].native_handle();
   }
 
-  [[nodiscard]] bool shares_host(int rank, int other) const noexcept {
-    return process(rank).shares_host_with(process(other));
+  [[nodiscard]] const posix::Process& process(int rank) const noexcept {
+    return processes_[static_cast<std::size_t>(rank)];
   }
-  /// Returns whether a rank is known to have ended; nothing is known of those of other hosts.
-  [[nodiscard]] bool has_ended(int rank) const { return posix::has_ended(process(rank), process(rank_)); }
-  [[nodiscard]] std::string name_process(int rank) const { return process(rank).to_string(); }
+  /// Returns whether a rank is known to have ended; nothing is known of those of other hosts. Any thread may ask.
+  [[nodiscard]] bool has_ended(int rank) {
+    look_at_processes();
+    return ended(rank);
+  }
+  /// Returns the index of the first of some ranks that has ended, -1 if none is known to.
+  [[nodiscard]] int first_ended(const std::vector<int>& ranks) {
+    look_at_processes();
+    if (!one_has_ended_) return -1;
+    const auto found = std::ranges::find_if(ranks, [&](int rank) { return ended(rank).load(); });
+    return found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
+  }
+  /// @pre one has ended
+  [[noreturn]] void raise_ended(const std::vector<int>& ranks, const ErrorContext& context) {
+    const int lost = first_ended(ranks);
+    throw RankFailure("rank " + std::to_string(lost) + " of " + std::to_string(ranks.size()) + " (" +
+                          process(ranks[static_cast<std::size_t>(lost)]).to_string() + ") exited unexpectedly",
+                      lost, nullptr, context);
+  }
 
-  /// Returns ranks that use a new channel. Collective over ranks that include these.
-  /// @param all_gathered  returns all ranks' values
-  /// @param ranks  some of this world's, among them this one
-  template <class AllGathered>
-  [[nodiscard]] RankSubset new_subset(AllGathered&& all_gathered, std::vector<int> ranks, const ErrorContext& context) {
-    const std::vector<int> next = all_gathered(next_channel());
-    const int channel = *std::ranges::max_element(next);
-    use_channel(channel, context);
-    return subset_of(std::move(ranks), channel);
-  }
-  [[nodiscard]] RankSubset subset_of(std::vector<int> ranks, int channel) const {
-    const auto there = static_cast<int>(std::ranges::find(ranks, rank_) - ranks.begin());
-    return {std::make_shared<const std::vector<int>>(std::move(ranks)), there, channel};
+  /// Returns all ranks, which use channel 0.
+  [[nodiscard]] RankSubset all() {
+    std::vector<int> ranks(processes_.size());
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return subset_of(std::move(ranks), 0, where("MpiConnector"));
   }
   /// Returns the first channel that this rank has not used; see RankSubset.
   [[nodiscard]] int next_channel() const noexcept { return next_channel_; }
+  /// Returns some of these ranks, among them this one, which use a channel that none of them has used.
   /// @throws BackendError if MPI has no tags for it
-  void use_channel(int channel, const ErrorContext& context) {
-    const int channels = static_cast<int>((std::int64_t{last_tag_} + 1) / RankSubset::tags);
-    if (channel >= channels)
+  [[nodiscard]] RankSubset subset_of(std::vector<int> ranks, int channel, const ErrorContext& context) {
+    const int last = (last_tag() - RankSubset::tags + 1) / RankSubset::tags;
+    if (channel > last)
       throw BackendError("the surviving ranks have made " + std::to_string(channel) +
                              " communicators and connectors, and the tags of this MPI, up to " +
-                             std::to_string(last_tag_) + ", suffice for " + std::to_string(std::max(channels - 1, 0)) +
+                             std::to_string(last_tag()) + ", suffice for " + std::to_string(last) +
                              ": keep communicators for longer",
                          context);
     next_channel_ = channel + 1;
+    const auto there = static_cast<int>(std::ranges::find(ranks, rank_) - ranks.begin());
+    return {std::make_shared<const std::vector<int>>(std::move(ranks)), there, channel};
   }
 
   /// Notes that calls of MPI may still use this object's handles.
-  void note_broken() noexcept {
+  /// @param stuck  whether a thread may be inside MPI until the process exits, so MPI cannot be finalized
+  void note_broken(bool stuck = false) noexcept {
     broken_ = true;
+    stuck_ = stuck_ || stuck;
     control_->note_failure();
-  }
-  /// Notes that a thread may be inside MPI until the process exits, so MPI cannot be finalized.
-  void note_stuck() noexcept {
-    note_broken();
-    stuck_ = true;
   }
   /// Notes that only these ranks are left; they end together, and MPI is not finalized.
   void note_left(std::shared_ptr<const std::vector<int>> ranks, std::uint64_t group) noexcept {
@@ -186,108 +206,81 @@ class World {
   [[nodiscard]] ErrorContext where(std::string_view operation) const noexcept {
     return {.operation = operation, .backend = "mpi", .rank = rank_, .size = size()};
   }
-  [[nodiscard]] const posix::Process& process(int rank) const noexcept {
-    return processes_[static_cast<std::size_t>(rank)];
-  }
-
-  void begin(int& argc, char**& argv, BoostThreadLevel level) {
-    if (boost::mpi::environment::finalized())
-      throw refused("MPI has already been finalised in this process and cannot be started again");
-    if (boost::mpi::environment::initialized())
-      throw refused("MPI is already initialised: pass its communicator, MpiConnector(MPI_COMM_WORLD)");
-    environment_ = std::make_unique<boost::mpi::environment>(argc, argv, level, false);
-  }
 
   void open(MPI_Comm comm) try {
     comm_ = duplicate(comm, deadline_, where("MpiConnector"));
     int size = 1;
     check(MPI_Comm_rank(this->comm(), &rank_), "MPI_Comm_rank", where("MpiConnector"));
     check(MPI_Comm_size(this->comm(), &size), "MPI_Comm_size", where("MpiConnector"));
-    control_ = std::make_unique<Control>(duplicate(this->comm(), deadline_, where("MpiConnector")), rank_, size);
-    agreement_messages_ = std::make_unique<AgreementMessages>(control_->comm(), rank_);
-    int found = 0;
-    int* most = nullptr;
-    check(MPI_Comm_get_attr(this->comm(), MPI_TAG_UB, static_cast<void*>(&most), &found), "MPI_Comm_get_attr",
-          where("MpiConnector"));
-    if (found != 0) last_tag_ = *most;
+    control_ = std::make_unique<Control>(duplicate(this->comm(), deadline_, where("MpiConnector")), rank_);
     if (const auto announced = detail::announced_mpi_ranks();
         environment_ != nullptr && size == 1 && announced && announced->size > 1)
       throw refused("a launcher has started " + std::to_string(announced->size) + " ranks (" + announced->variable +
                     " is set), and MPI sees only this one: use the mpirun of the MPI library that this program is "
                     "linked with");
-    gather_processes(size);
-    user_ops_ = {make_user_op(false), make_user_op(true)};
-  } catch (const TimeoutError&) {
-    abandon();  // no destructor runs, and MPI_Finalize and MPI_Comm_free would wait for the rank that did not join
-    throw;
-  }
-  void gather_processes(int size) {
     struct Id {
       posix::HostId host{};
       std::int64_t id = 0;
       std::uint64_t began = 0;
     };
     const posix::Process own = posix::this_process();
-    ErrorContext context = where("MpiConnector");
-    context.size = size;
-    for (const Id& id : gathered(comm(), Id{posix::host_id(), own.id, own.began}, deadline_, context))
-      processes_.push_back({id.host.data(), own.host_name, id.id, id.began});
+    const ErrorContext context{.operation = "MpiConnector", .backend = "mpi", .rank = rank_, .size = size};
+    const Id id{posix::host_id(), own.id, own.began};
+    for (const Id& each : gathered(this->comm(), std::span(&id, 1), deadline_, context))
+      processes_.push_back({each.host.data(), own.host_name, each.id, each.began});
+    for (int rank = 0; rank < size; ++rank)
+      if (rank != rank_ && process(rank).shares_host_with(process(rank_))) on_host_.push_back(rank);
+    ended_ = std::make_unique<std::atomic<bool>[]>(processes_.size());
+    user_ops_ = {make_user_op(false), make_user_op(true)};
+  } catch (const TimeoutError&) {
+    abandon();  // no destructor runs, and MPI_Finalize and MPI_Comm_free would wait for the rank that did not join
+    throw;
   }
-
-  /// Waits for the other ranks at the end; returns whether they have joined. Gives up soon after a failure is known.
-  template <class Ready, class Lost>
-  bool await_others(Timeout patience, Ready&& ready, Lost&& lost) {
+  /// Waits at the end for the other ranks, or for the surviving ones; returns whether they have joined. Gives up soon
+  /// after a failure is known; of the surviving ones, ranks that have ended are not waited for.
+  bool await_others(Timeout patience) noexcept try {
     using clock = Deadline::clock;
-    auto end = clock::time_point::max(), next_look = clock::now();
+    const auto context = where("the end of MPI");
+    MPI_Request request = MPI_REQUEST_NULL;
+    std::vector<int> left = left_ ? *left_ : std::vector<int>();
+    std::erase(left, rank_);
+    control_->send(~left_group_, left, {});
+    // On the control communicator, so that no other call of a rank can match this barrier.
+    if (!left_) check(MPI_Ibarrier(control_->comm(), &request), "MPI_Ibarrier", context);
+    const auto ready = [&] {
+      if (!left_) return try_complete(request, "MPI_Ibarrier", context);
+      for (const auto& received : control_->received(~left_group_)) std::erase(left, received.from);
+      return left.empty();
+    };
+    const auto is_over = [this](int rank) { return has_ended(rank); };
+    auto end = clock::time_point::max();
     const auto has_given_up = [&] {
       const auto now = clock::now();
-      if (now < next_look) return false;  // to look at processes costs more than to poll MPI
-      next_look = now + std::chrono::milliseconds(5) * (1 + size() / 16);
       control_->try_receive();
       if (control_->has_failed()) end = std::min(end, now + std::chrono::seconds(5));
-      if (lost()) end = std::min(end, now + std::chrono::seconds(1));
+      std::erase_if(left, is_over);
+      if (!left_ && std::ranges::any_of(on_host_, is_over)) end = std::min(end, now + std::chrono::seconds(1));
       return now >= end;
     };
     return wait_until(patience, ready, has_given_up) == WaitEnd::ready;
-  }
-  /// Uses the control communicator, so that no other call of a rank can match this barrier.
-  bool all_have_come(Timeout patience) noexcept try {
-    MPI_Request request = MPI_REQUEST_NULL;
-    const auto context = where("the end of MPI");
-    check(MPI_Ibarrier(control_->comm(), &request), "MPI_Ibarrier", context);
-    const auto one_has_ended = [&] {
-      for (int rank = 0; rank < size(); ++rank)
-        if (rank != rank_ && has_ended(rank)) return true;
-      return false;
-    };
-    return await_others(patience, [&] { return try_complete(request, "MPI_Ibarrier", context); }, one_has_ended);
   } catch (...) {
     return false;
   }
-  /// The same for the surviving ranks; those that have ended meanwhile are not waited for.
-  void await_left(Timeout patience) noexcept try {
-    std::vector<bool> come(processes_.size());
-    come[static_cast<std::size_t>(rank_)] = true;
-    for (const int rank : *left_) agreement_messages_->send(~left_group_, rank, {});
-    const auto all = [&] {
-      for (const auto& received : agreement_messages_->take(~left_group_))
-        come[static_cast<std::size_t>(received.from)] = true;
-      return std::ranges::all_of(*left_, [&](int rank) { return come[static_cast<std::size_t>(rank)]; });
-    };
-    const auto note_ended = [&] {
-      for (const int rank : *left_)
-        if (has_ended(rank)) come[static_cast<std::size_t>(rank)] = true;
-      return false;
-    };
-    (void)await_others(patience, all, note_ended);
-  } catch (...) {
+  void look_at_processes() {
+    const auto now = Deadline::clock::now().time_since_epoch();
+    auto before = looked_.load();  // to look at a process costs more than to poll MPI
+    if (now - before <= std::chrono::milliseconds(5) * (1 + on_host_.size() / 16) ||
+        !looked_.compare_exchange_strong(before, now))
+      return;
+    for (const int other : on_host_)
+      if (!ended(other) && posix::has_ended(process(other), process(rank_))) ended(other) = one_has_ended_ = true;
   }
+  [[nodiscard]] std::atomic<bool>& ended(int rank) const noexcept { return ended_[static_cast<std::size_t>(rank)]; }
   /// Leaves MPI initialized: calls on this or other ranks may still use the handles.
   void abandon() noexcept {
     (void)environment_.release();
     (void)comm_.release();
     for (auto& op : user_ops_) (void)op.release();
-    if (agreement_messages_ != nullptr) agreement_messages_->abandon();
     if (control_ != nullptr) control_->abandon();
   }
 
@@ -298,12 +291,14 @@ class World {
   std::unique_ptr<boost::mpi::environment> environment_;
   mpi_unique_comm comm_;
   std::unique_ptr<Control> control_;
-  std::unique_ptr<AgreementMessages> agreement_messages_;
   std::array<unique_op, 2> user_ops_;
-  std::vector<posix::Process> processes_;  ///< by rank
+  std::vector<posix::Process> processes_;         ///< by rank
+  std::vector<int> on_host_;                      ///< the other ranks of this host, which are watched
+  std::unique_ptr<std::atomic<bool>[]> ended_{};  ///< by rank
+  std::atomic<bool> one_has_ended_{false};
+  std::atomic<Deadline::clock::duration> looked_{};  ///< at the processes
   int rank_ = 0;
-  int last_tag_ = 32767;
-  std::atomic<int> next_channel_{1};  // 0 has the tags of notifications and messages
+  std::atomic<int> next_channel_{1};  // 0 has the tag of Control
   std::shared_ptr<const std::vector<int>> left_{};
   std::uint64_t left_group_ = 0;
 };
