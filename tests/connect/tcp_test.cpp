@@ -87,7 +87,7 @@ TEST_CASE("frames are read as they were written, in pieces of any size, and malf
 }
 
 TEST_CASE("whether waits are logged is decided when a root is made, not by the thread that serves it") {
-  struct Root : control::ControlRoot {
+  struct Root final : control::ControlRoot {
     Root() : ControlRoot("test", 2, false) {
       for (auto& rank : ranks_) rank = {.presence = control::RankRecord::Presence::here, .channel = &inbox};
       joined_ = true;
