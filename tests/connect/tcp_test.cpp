@@ -452,7 +452,7 @@ control::Frame any_frame(Noise& noise) {
                .rank = static_cast<int>(small()),
                .size = static_cast<int>(small()),
                .limit = 1,
-               .left = 1},
+               .time_left = 1},
               distx::detail::posix::this_process().text()};
   }
 }

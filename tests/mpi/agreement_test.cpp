@@ -21,17 +21,17 @@ constexpr int limit = 500;  ///< the deadline of the ranks of scenarios, in mill
 /// Ranks with a simulated clock and messages in order between each two.
 class Simulation {
  public:
-  explicit Simulation(int size, distx::Timeout deadline, milliseconds latency = {})
+  Simulation(int size, distx::Timeout deadline, milliseconds latency = {})
       : deadline_(deadline), latency_(latency), ranks_(static_cast<std::size_t>(size)) {}
 
-  struct Letter {
+  struct InTransit {
     Agreement::time_point arrives;
     int from;
     Agreement::Message message;
   };
   struct Rank {
     std::unique_ptr<Agreement> agreement{};
-    std::deque<Letter> inbox{};
+    std::deque<InTransit> inbox{};
     int sends_left = 1 << 20;  ///< the rank ends in the send after these
     bool ended = false;
     std::optional<Survivors> decision{};
@@ -179,7 +179,7 @@ TEST_CASE("a rank that follows a proposal waits for the ranks in it that it does
   for (int rank = 0; rank < 3; ++rank) ranks.enter(rank);
   ranks.turn(0);  // knows all, and proposes them
   auto& inbox = ranks[1].inbox;
-  const auto late = std::ranges::find(inbox, 2, &Simulation::Letter::from);
+  const auto late = std::ranges::find(inbox, 2, &Simulation::InTransit::from);
   const auto join = *late;
   inbox.erase(late);
   ranks.turn(1);

@@ -2,10 +2,8 @@
 // Calls that exceed the limit of one MPI call, with that limit set to 1000 elements.
 #include <doctest/doctest.h>
 
-#include <chrono>
 #include <climits>
 #include <numeric>
-#include <thread>
 
 #include <distx/distx.hpp>
 

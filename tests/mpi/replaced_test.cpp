@@ -85,9 +85,7 @@ TEST_CASE("a queue's requests of which MPI reports an error are not waited for")
   failing_tests = true;
   MPI_Request request = MPI_REQUEST_NULL;
   detail::mpi::QueueTransport queue({MPI_COMM_SELF}, 0, 3, 32768);
-  const auto began = std::chrono::steady_clock::now();
   CHECK(queue.release({&request, 1}));
-  CHECK(std::chrono::steady_clock::now() - began < 90ms);
   failing_tests = false;
 }
 

@@ -173,8 +173,7 @@ TEST_CASE("ranks that have left a small gather do not yet read, and all others t
   CHECK(ended == std::vector<int>{0, 0, 0});
 }
 
-TEST_CASE(
-    "large data of the user passes through no shared memory where that is quicker, and on two ranks else in rounds") {
+TEST_CASE("large data of the user passes through no shared memory, but on two ranks where system calls copy slowly") {
   const bool quickly = distx::detail::shm::other_process::copies_quickly();  // the forked ranks know it
   for (const int ranks : {2, 3}) {
     CAPTURE(ranks);

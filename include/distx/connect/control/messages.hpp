@@ -24,7 +24,7 @@ namespace distx::inline DISTX_ABI::detail::control {
 /// The kinds of frames, and the fields that each has.
 enum class FrameKind : std::uint8_t {
   // From a rank to rank 0.
-  hello = 1,  ///< rank, size, limit, left, text (its process): asks to join; size 0: a running job
+  hello = 1,  ///< rank, size, limit, time left, text (its process): asks to join; size 0: a running job
   call,       ///< limit, result, rank (the root), text (the call), bytes: enters a collective call
   notify,     ///< identity, text (the reason): publishes a failure, which rank 0 passes on
   leave,      ///< end: the last frame
@@ -55,8 +55,8 @@ struct FrameFields {
   std::uint32_t text_size = 0;  ///< set when the frame is sent, as `bytes_size` is
   std::uint64_t bytes_size = 0;
   std::int32_t rank = -1, size = 0, local_rank = 0, local_size = 1;
-  std::int64_t limit = no_limit;  ///< the deadline in nanoseconds
-  std::int64_t left = no_limit;   ///< the rest of it
+  std::int64_t limit = no_limit;      ///< the deadline in nanoseconds
+  std::int64_t time_left = no_limit;  ///< of it
   std::uint64_t identity = 0;
 };
 static_assert(std::has_unique_object_representations_v<FrameFields>);

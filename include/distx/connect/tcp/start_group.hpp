@@ -102,7 +102,7 @@ using Locate = std::function<std::optional<RootAddress>(time_point)>;
                   .rank = terms.rank,
                   .size = terms.size,
                   .limit = terms.deadline.limit().count(),
-                  .left = terms.remaining().limit().count()},
+                  .time_left = terms.remaining().limit().count()},
                  posix::this_process().text()});
   const auto job = terms.size == 0 ? "the job at " + spoke->root().to_string() : "";
   return await_group(terms, std::move(spoke), job);

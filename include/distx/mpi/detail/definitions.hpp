@@ -139,6 +139,7 @@ DISTX_INLINE auto MpiCommunicator::made(std::shared_ptr<detail::mpi::Session> se
     bool serves_threads;
     int next_channel;
 
+    /// Returns whether the options, which are the same on every rank, are equal.
     bool operator==(const Member& other) const noexcept {
       return max_count == other.max_count && check == other.check && scheduled == other.scheduled;
     }

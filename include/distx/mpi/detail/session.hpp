@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "distx/connect/control/messages.hpp"
+#include "distx/connect/connector.hpp"
 #include "distx/connect/failure_channel.hpp"
 #include "distx/connect/self.hpp"
 #include "distx/core/detail/early_warning.hpp"
@@ -115,7 +115,8 @@ class Session final : public FailureChannel, public VirtualConnector, public std
  private:
   [[nodiscard]] static RankNumbers numbers_of(const World& world, const RankSubset& subset) {
     const std::vector<int>& ranks = *subset.ranks;
-    const auto is_here = [&](int rank) { return world.process(rank).host == world.process(world.rank()).host; };
+    const auto& own = world.process(world.rank());
+    const auto is_here = [&](int rank) { return world.process(rank).shares_host_with(own); };
     return {subset.rank, static_cast<int>(ranks.size()),
             static_cast<int>(std::count_if(ranks.begin(), ranks.begin() + subset.rank, is_here)),
             static_cast<int>(std::ranges::count_if(ranks, is_here))};

@@ -56,9 +56,9 @@ inline bool write(std::int64_t process, std::byte* to, const std::byte* from, st
   });
 }
 
-/// Returns whether such a call copies in less time than the ranks take through a buffer, from which one copies what the
-/// other has copied to it: about that of four copies inside a cache. In some virtual machines it takes several times
-/// as long as in others. Measured once, on memory of this process.
+/// Returns whether such a call takes at most four times as long as a copy inside a cache. Then it is quicker than two
+/// copies through a buffer, whose data change cores in between; in some virtual machines it takes far longer. Measured
+/// once, on memory of this process.
 inline bool copies_quickly() noexcept {
   static const bool quickly = [] {
     using clock = std::chrono::steady_clock;

@@ -350,7 +350,7 @@ class Hub final : public TcpTransport, control::ControlRoot {
     connection.rank = rank;
     connection.stage = Stage::joined;
     connection.end = time_point::max();
-    if (const Deadline theirs(control::timeout_of(frame.left)); theirs.end() < join_end_) {
+    if (const Deadline theirs(control::timeout_of(frame.time_left)); theirs.end() < join_end_) {
       join_end_ = theirs.end();
       limit_ = control::timeout_of(frame.limit);
     }
