@@ -6,7 +6,9 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -75,6 +77,17 @@ template <class T>
   return std::move(*all);
 }
 
+/// Returns whether a thread of this process other than the calling one runs, or would if a core were free.
+[[nodiscard]] inline bool another_thread_runs() {
+  std::error_code error;
+  std::filesystem::directory_iterator threads("/proc/self/task", error);
+  for (; !error && threads != std::filesystem::directory_iterator(); threads.increment(error)) {
+    const long id = std::atol(threads->path().filename().c_str());
+    if (id != ::gettid() && posix::process_state(id).state == 'R') return true;
+  }
+  return false;
+}
+
 /// Keeps MPI initialized while a connector or a communicator made from it exists.
 ///
 /// Either initializes and finalizes MPI, or uses duplicates of a host program's communicator.
@@ -121,6 +134,7 @@ class World {
     control_->close();
     comm_.reset();
     user_ops_ = {};
+    await_idle_threads();
     MPI_Finalize();
   }
 
@@ -265,6 +279,16 @@ class World {
     return wait_until(patience, ready, has_given_up) == WaitEnd::ready;
   } catch (...) {
     return false;
+  }
+  /// Waits until the other threads of this process sleep, at most a second: those of the program may be busy.
+  ///
+  /// MPI_Init of Open MPI 4 posts an event from one of its threads to another, and MPI_Finalize unloads the code that
+  /// handles it. Where a thread has not been scheduled in between, the process would crash.
+  static void await_idle_threads() noexcept try {
+    int asleep = 0;  // twice: a thread that was seen asleep may have been woken by one that was looked at later
+    const auto all_sleep = [&] { return (asleep = another_thread_runs() ? 0 : asleep + 1) == 2; };
+    (void)wait_until(Timeout(std::chrono::seconds(1)), all_sleep, [] { return false; });
+  } catch (...) {  // out of memory
   }
   void look_at_processes() {
     const auto now = Deadline::clock::now().time_since_epoch();
