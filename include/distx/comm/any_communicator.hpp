@@ -83,6 +83,10 @@ template <MemorySpace Space, class P>
     return Pending<Space>(std::make_shared<PendingOperation<P, Space>>(std::move(pending)));
 }
 
+/// Returns the interface of a communicator. A function of its own, so that the compiled form has it.
+template <class C>
+[[nodiscard]] std::shared_ptr<VirtualCommunicator<typename C::space>> make_model(C comm);
+
 /// Implements the interface for a communicator of type C.
 template <class C>
 class CommunicatorModel final : public VirtualCommunicator<typename C::space> {
@@ -104,7 +108,7 @@ class CommunicatorModel final : public VirtualCommunicator<typename C::space> {
 
   RankOf self() const override { return {comm_.rank(), comm_.size(), comm_.backend()}; }
   std::shared_ptr<VirtualCommunicator<Space>> split(const SplitRule& rule, const std::source_location& where) override {
-    return std::make_shared<CommunicatorModel>(split_by(comm_, rule, where));
+    return make_model(split_by(comm_, rule, where));
   }
   CommunicatorMemory<std::byte, Space> allocate(std::size_t count, std::size_t element_bytes,
                                                 const std::source_location& where) override {
@@ -174,6 +178,11 @@ class CommunicatorModel final : public VirtualCommunicator<typename C::space> {
   Buffer<std::byte, Space> scratch_;
 };
 
+template <class C>
+std::shared_ptr<VirtualCommunicator<typename C::space>> make_model(C comm) {
+  return std::make_shared<CommunicatorModel<C>>(std::move(comm));
+}
+
 }  // namespace detail
 
 /// Holds a communicator of any backend in one memory space.
@@ -190,7 +199,7 @@ class AnyCommunicator {
 
   template <class C>
     requires(!std::same_as<C, AnyCommunicator>) && Communicator<C> && std::same_as<typename C::space, Space>
-  explicit AnyCommunicator(C comm) : self_(std::make_shared<detail::CommunicatorModel<C>>(std::move(comm))) {}
+  explicit AnyCommunicator(C comm) : self_(detail::make_model(std::move(comm))) {}
   AnyCommunicator(AnyCommunicator&&) noexcept = default;
   AnyCommunicator& operator=(AnyCommunicator&&) noexcept = default;
 

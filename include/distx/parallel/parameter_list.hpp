@@ -88,15 +88,13 @@ class ParameterList {
   /// Appends a borrowed parameter.
   template <detail::ParameterElement T>
   ParameterList& add(const ParameterRef<T, Space>& parameter) {
-    entries_.push_back({parameter.name, parameter.weight, parameter.gradient, parameter.options});
-    return *this;
+    return append({parameter.name, parameter.weight, parameter.gradient, parameter.options});
   }
   /// Appends an owned parameter; the list shares its state.
   template <detail::ParameterElement T>
   ParameterList& add(const Parameter<T, Space>& parameter) {
     const auto& state = parameter.state_;
-    entries_.push_back({state->name, {}, {}, state->options, false, state});
-    return *this;
+    return append({state->name, {}, {}, state->options, false, state});
   }
   /// Appends the owned parameter that is pointed to.
   template <detail::ParameterElement T>
@@ -106,14 +104,22 @@ class ParameterList {
   /// Appends a buffer, which is broadcast when the training is constructed and not trained.
   template <Transferable T>
   ParameterList& add(const BufferRef<T, Space>& buffer) {
-    entries_.push_back({buffer.name, buffer.values, {}, {.shape = buffer.shape}, true});
-    return *this;
+    return append({buffer.name, buffer.values, {}, {.shape = buffer.shape}, true});
   }
 
  private:
   friend struct detail::ParameterListAccess;
+  ParameterList& append(detail::ParameterEntry<Space>&& entry);
+
   std::vector<detail::ParameterEntry<Space>> entries_;
 };
+
+// Not in the class: in the compiled form, programs do not instantiate it.
+template <MemorySpace Space>
+ParameterList<Space>& ParameterList<Space>::append(detail::ParameterEntry<Space>&& entry) {
+  entries_.push_back(std::move(entry));
+  return *this;
+}
 
 namespace detail {
 

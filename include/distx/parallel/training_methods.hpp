@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/core/detail/revocation_reason.hpp"
 #include "distx/memory/detail/captured_work.hpp"
 #include "distx/parallel/detail/engine/engine_interface.hpp"
 #include "distx/parallel/detail/training_access.hpp"
@@ -296,53 +295,30 @@ class TrainingMethods {
   TrainingMethods(C& comm, const ParameterList<space>& parameters, const Optimizer& optimizer,
                   const DataParallelOptions& options, const here& location, bool part_of_model = false,
                   stream default_stream = {})
-      : engine_(detail::make_engine<space>(AnyCommunicator<space>(comm.share()),
-                                           detail::ParameterListAccess::entries(parameters),
-                                           detail::any_optimizer<space>(optimizer),
-                                           policies(options, comm, location, part_of_model), options, location)),
+      : engine_(detail::make_engine<space>(AnyCommunicator<space>(comm.share()), parameters,
+                                           detail::any_optimizer<space>(optimizer), policies(part_of_model), options,
+                                           location)),
         stream_(default_stream) {
     if constexpr (replicates)
       if (!part_of_model)
         engine_.replicate(
-            [entries = detail::ParameterListAccess::entries(parameters),
-             kept = std::make_shared<const Optimizer>(optimizer), options = DataParallelOptions(options),
+            [parameters, kept = std::make_shared<const Optimizer>(optimizer), options = DataParallelOptions(options),
              policies = engine_->policies()](AnyCommunicator<space>& ranks, const here& line) mutable {
               options.broadcast_from = 0;
-              detail::forget_shards(entries);
-              return detail::make_engine<space>(ranks.share(), entries, detail::any_optimizer<space>(*kept), policies,
-                                                options, line);
+              options.stage.reset();  // it is in the policies
+              detail::forget_shards(detail::ParameterListAccess::entries(parameters));
+              return detail::make_engine<space>(ranks.share(), parameters, detail::any_optimizer<space>(*kept),
+                                                policies, options, line);
             },
             location);
   }
   /// Returns the stream of a call.
   [[nodiscard]] stream on(const std::optional<stream>& after) const { return after.value_or(stream_); }
 
-  template <class C>
-  static detail::TrainingPolicies policies(const DataParallelOptions& options, C& comm, const here& location,
-                                           bool part_of_model) {
-    const auto fail = [&](const std::string& message) {
-      const InvalidArgument error(message, {"DataParallel", comm.backend(), comm.rank(), comm.size(), location});
-      comm.revoke(detail::RevocationReason::of(error).published());
-      throw error;
-    };
-    if (stage != Dynamic && options.stage)
-      fail(".stage has no effect with the policy ZeRO<" + std::to_string(stage) +
-           ">; use ZeRO<Dynamic>, or omit .stage");
-    if (stage == Dynamic && !options.stage) fail("ZeRO<Dynamic> needs .stage; set it to 0, 1, 2 or 3");
-    if (stage == Dynamic && !(*options.stage >= 0 && *options.stage <= 3))
-      fail("invalid .stage = " + std::to_string(*options.stage) + ": must be 0, 1, 2 or 3");
-    auto chosen = detail::policies_of<Policies...>.values;
-    if (stage == Dynamic) chosen.stage = *options.stage;
-    chosen.part_of_model = part_of_model;
-    if (chosen.stage >= 2 && accumulation == detail::Accumulation::local)
-      fail("Accumulate<Local> needs whole gradients, which stage " + std::to_string(chosen.stage) +
-           " of ZeRO shards; use Accumulate<Sharded>");
-    if (chosen.stage == 0 && chosen.hybrid) fail("Hybrid sharding requires stage 1, 2 or 3 of ZeRO; set .stage");
-    if (chosen.stage != 3 && chosen.weight_hook != nullptr)
-      fail(
-          "the second argument of Compress is for weights that unshard gathers, as at stage 3 of ZeRO; set .stage = 3, "
-          "or remove the argument");
-    return chosen;
+  static constexpr detail::TrainingPolicies policies(bool part_of_model) {
+    auto values = detail::policies_of<Policies...>.values;
+    values.part_of_model = part_of_model;
+    return values;
   }
 
   auto check_gradient() {

@@ -8,4 +8,5 @@
 /// @param B  its backend
 #define DISTX_COMPILED_COMMUNICATOR(C, B)                \
   DISTX_COMPILED template class BasicCommunicator<C, B>; \
-  DISTX_COMPILED template class CommunicatorModel<C>
+  DISTX_COMPILED template class CommunicatorModel<C>;    \
+  DISTX_COMPILED template std::shared_ptr<VirtualCommunicator<C::space>> make_model(C)

@@ -23,5 +23,6 @@ DISTX_COMPILED template std::optional<CommonMemory<Cuda>> DISTX_MEMBERS_OF::allo
                                                                                               std::source_location);
 #undef DISTX_MEMBERS_OF
 DISTX_COMPILED template class CommunicatorModel<NcclCommunicator>;
+DISTX_COMPILED template std::shared_ptr<VirtualCommunicator<Cuda>> make_model(NcclCommunicator);
 
 }  // namespace distx::inline DISTX_ABI::detail

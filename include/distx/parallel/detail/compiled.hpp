@@ -12,24 +12,24 @@
 
 // NOLINTBEGIN(bugprone-macro-parentheses): the argument is a type
 /// The templates that trainings in one memory space use.
-#define DISTX_COMPILED_TRAINING(Space)                                                                                 \
-  namespace distx {                                                                                                    \
-  DISTX_COMPILED template class ParameterList<Space>;                                                                  \
-  DISTX_COMPILED template class Unsharded<Space>;                                                                      \
-  DISTX_COMPILED template class ExponentialAverage<Space>;                                                             \
-  }                                                                                                                    \
-  namespace distx::detail {                                                                                            \
-  DISTX_COMPILED template std::unique_ptr<TrainingCalls<Space>> make_engine<Space>(                                    \
-      AnyCommunicator<Space>, std::vector<ParameterEntry<Space>>, const AnyOptimizer<Space>&, const TrainingPolicies&, \
-      const DataParallelOptions&, const std::source_location&);                                                        \
-  DISTX_COMPILED template void join_mesh<Space>(TrainingCalls<Space>&, TrainingMesh<Space>);                           \
-  DISTX_COMPILED template std::uint64_t replicate<Space>(TrainingCalls<Space>&, KeptReplicas<Space>&,                  \
-                                                         const std::source_location&);                                 \
-  DISTX_COMPILED template class EngineOwner<Space>;                                                                    \
-  DISTX_COMPILED template class Evaluation<Space>;                                                                     \
-  DISTX_COMPILED template AnyOptimizer<Space> any_optimizer<Space>(const SGD&);                                        \
-  DISTX_COMPILED template AnyOptimizer<Space> any_optimizer<Space>(const AdamW&);                                      \
-  }                                                                                                                    \
+#define DISTX_COMPILED_TRAINING(Space)                                                                          \
+  namespace distx {                                                                                             \
+  DISTX_COMPILED template class ParameterList<Space>;                                                           \
+  DISTX_COMPILED template class Unsharded<Space>;                                                               \
+  DISTX_COMPILED template class ExponentialAverage<Space>;                                                      \
+  }                                                                                                             \
+  namespace distx::detail {                                                                                     \
+  DISTX_COMPILED template std::unique_ptr<TrainingCalls<Space>> make_engine<Space>(                             \
+      AnyCommunicator<Space>, const ParameterList<Space>&, const AnyOptimizer<Space>&, const TrainingPolicies&, \
+      const DataParallelOptions&, const std::source_location&);                                                 \
+  DISTX_COMPILED template void join_mesh<Space>(TrainingCalls<Space>&, TrainingMesh<Space>);                    \
+  DISTX_COMPILED template std::uint64_t replicate<Space>(TrainingCalls<Space>&, KeptReplicas<Space>&,           \
+                                                         const std::source_location&);                          \
+  DISTX_COMPILED template class EngineOwner<Space>;                                                             \
+  DISTX_COMPILED template class Evaluation<Space>;                                                              \
+  DISTX_COMPILED template AnyOptimizer<Space> any_optimizer<Space>(const SGD&);                                 \
+  DISTX_COMPILED template AnyOptimizer<Space> any_optimizer<Space>(const AdamW&);                               \
+  }                                                                                                             \
   static_assert(true)
 // NOLINTEND(bugprone-macro-parentheses)
 

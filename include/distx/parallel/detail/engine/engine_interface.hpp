@@ -122,7 +122,7 @@ class TrainingCalls {
 /// Makes a TrainingEngine. Collective over `comm`.
 template <MemorySpace Space>
 [[nodiscard]] std::unique_ptr<TrainingCalls<Space>> make_engine(
-    AnyCommunicator<Space> comm, std::vector<ParameterEntry<Space>> entries, const AnyOptimizer<Space>& optimizer,
+    AnyCommunicator<Space> comm, const ParameterList<Space>& parameters, const AnyOptimizer<Space>& optimizer,
     const TrainingPolicies& policies, const DataParallelOptions& options, const std::source_location& location);
 
 /// Makes the training one of parts of a model. Collective over `mesh.stages` and `mesh.across`. Not a virtual function,

@@ -2,6 +2,7 @@
 #pragma once
 #include <thread>
 
+#include "distx/core/detail/revoke_on_exception.hpp"
 #include "distx/parallel/detail/base/tensor_runs.hpp"
 #include "distx/parallel/detail/engine/training_engine.hpp"
 
@@ -248,13 +249,15 @@ void TrainingEngine<Space>::end_step(stream after, const here& location) {
 }
 
 template <MemorySpace Space>
-std::unique_ptr<TrainingCalls<Space>> make_engine(AnyCommunicator<Space> comm,
-                                                  std::vector<ParameterEntry<Space>> entries,
+std::unique_ptr<TrainingCalls<Space>> make_engine(AnyCommunicator<Space> comm, const ParameterList<Space>& parameters,
                                                   const AnyOptimizer<Space>& optimizer,
                                                   const TrainingPolicies& policies, const DataParallelOptions& options,
                                                   const std::source_location& location) {
-  return std::make_unique<TrainingEngine<Space>>(std::move(comm), std::move(entries), optimizer, policies, options,
-                                                 location);
+  const ErrorContext context{"DataParallel", comm.backend(), comm.rank(), comm.size(), location};
+  const auto chosen = revoke_on_exception([&] { return with_stage(policies, options.stage, context); },
+                                          [&](const RevocationReason& reason) { comm.revoke(reason.published()); });
+  return std::make_unique<TrainingEngine<Space>>(std::move(comm), ParameterListAccess::entries(parameters), optimizer,
+                                                 chosen, options, location);
 }
 
 template <MemorySpace Space>

@@ -1,14 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <optional>
+#include <string>
+
 #include "distx/core/detail/shortest.hpp"
 #include "distx/parallel/data_parallel_options.hpp"
 #include "distx/parallel/detail/base/training_policies.hpp"
 #include "distx/parallel/detail/engine/checks/consistency.hpp"
 #include "distx/parallel/detail/optimizer/any_optimizer.hpp"
 #include "distx/parallel/parameter_list.hpp"
+#include "distx/parallel/policies.hpp"
 #include "distx/parallel/training_state.hpp"
 
 namespace distx::inline DISTX_ABI::detail {
+
+/// Returns the policies of a training, with the stage that `.stage` gives to ZeRO<Dynamic>.
+/// @throws InvalidArgument
+[[nodiscard]] inline TrainingPolicies with_stage(TrainingPolicies policies, const std::optional<int>& stage,
+                                                 const ErrorContext& context) {
+  const auto fail = [&](const std::string& message) { throw InvalidArgument(message, context); };
+  const bool dynamic = policies.stage == Dynamic;
+  if (!dynamic && stage)
+    fail(".stage has no effect with the policy ZeRO<" + std::to_string(policies.stage) +
+         ">; use ZeRO<Dynamic>, or omit .stage");
+  if (!dynamic) return policies;
+  if (!stage) fail("ZeRO<Dynamic> needs .stage; set it to 0, 1, 2 or 3");
+  if (*stage < 0 || *stage > 3) fail("invalid .stage = " + std::to_string(*stage) + ": must be 0, 1, 2 or 3");
+  policies.stage = *stage;
+  if (policies.stage >= 2 && policies.accumulation == Accumulation::local)
+    fail("Accumulate<Local> needs whole gradients, which stage " + std::to_string(policies.stage) +
+         " of ZeRO shards; use Accumulate<Sharded>");
+  if (policies.stage == 0 && policies.hybrid) fail("Hybrid sharding requires stage 1, 2 or 3 of ZeRO; set .stage");
+  if (policies.stage != 3 && policies.weight_hook != nullptr)
+    fail(
+        "the second argument of Compress is for weights that unshard gathers, as at stage 3 of ZeRO; set .stage = 3, "
+        "or remove the argument");
+  return policies;
+}
 
 /// Checks that Precision, Compress and `.loss_scale` apply to some trained parameter.
 /// @param trained  the types of the trained parameters of a whole model, or of all parts of one
