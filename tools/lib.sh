@@ -18,6 +18,7 @@ build_packages=(g++ meson ninja-build pkg-config libopenmpi-dev openmpi-bin libb
 # Further packages of the tests; a clang is added to these.
 test_packages=(cmake cppcheck doxygen python3-venv libgloo-dev iproute2 mpich libmpich-dev)
 clang_format_version=18.1.8
+conan_version=2.34.0
 clang_versions=(16 17 18 19 20 21)
 
 clang_command() {
@@ -102,15 +103,15 @@ install_missing() {
     fail "apt-get could not install these packages: ${missing[*]}."
 }
 
-# Installs the pinned clang-format from PyPI into build/clang-format/; without it the test `formatting` is skipped.
-install_clang_format() {
-  local folder=build/clang-format log
-  if [ -x "$folder/bin/clang-format" ]; then return 0; fi
-  case $(clang-format --version 2>/dev/null) in *" $clang_format_version"*) return 0 ;; esac
+# from_pypi PROGRAM VERSION: installs it into build/PROGRAM/ unless this version is here; without it, tests that need it are skipped.
+from_pypi() {
+  local folder=build/$1 log
+  if [ -x "$folder/bin/$1" ]; then return 0; fi
+  case "$("$1" --version 2>/dev/null) " in *" $2 "*) return 0 ;; esac
   mkdir -p build
   log=$(mktemp)
-  if ! { python3 -m venv "$folder" && "$folder/bin/pip" install -q "clang-format==$clang_format_version"; } >"$log" 2>&1; then
-    say "clang-format $clang_format_version cannot be installed ($(tail -n 1 "$log"))"
+  if ! { python3 -m venv "$folder" && "$folder/bin/pip" install -q "$1==$2"; } >"$log" 2>&1; then
+    say "$1 $2 cannot be installed ($(tail -n 1 "$log"))"
     rm -rf "$folder"
   fi
   rm -f "$log"

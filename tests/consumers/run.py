@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Builds and runs a small project that uses distx, the way its users would.
 
-    tests/consumers/run.py subproject|pkg-config|cmake|fetch-content FILE…
+    tests/consumers/run.py subproject|pkg-config|cmake|fetch-content|conan FILE…
     tests/consumers/run.py mixed FILE…    a program of which one file is in the header-only form, and one in the compiled form
 
 distx is installed into a separate folder first; for `subproject` it is linked into the project, and for `fetch-content`
-included by it. FILE… are serial.cpp and,
-if distx over MPI is to be used too, mpi.cpp, which runs on two ranks.
+included by it; for `conan` it is made a package. FILE… are serial.cpp and, if distx over MPI is to be used too, mpi.cpp, which runs on two
+ranks.
 """
 import argparse
 import glob
@@ -131,6 +131,20 @@ def fetch_content(folder, mpi):
     build_with_cmake(folder, "fetch_content", mpi, f"-DDISTX_SOURCE={ROOT}")
 
 
+def conan(folder, mpi):
+    require_cmake()
+    own = os.path.join(ROOT, "build", "conan", "bin", "conan")
+    command = own if os.path.exists(own) else shutil.which("conan")
+    if not command:
+        print("skipped: there is no conan on PATH (pip install conan)")
+        sys.exit(77)
+    os.environ["CONAN_HOME"] = os.path.join(folder, "conan-home")
+    run(command, "profile", "detect")
+    version = re.search(r"distx/[\d.]+", run(command, "create", ROOT)).group()
+    run(command, "install", "--requires", version, "--generator", "CMakeToolchain", "--output-folder", folder)
+    build_with_cmake(folder, "cmake", mpi, f"-DCMAKE_TOOLCHAIN_FILE={os.path.join(folder, 'conan_toolchain.cmake')}")
+
+
 def mixed(folder, _):
     """Both forms in one program: they share nothing, and an object of one is an undefined symbol in the other."""
     compiler = [os.environ.get("CXX", "g++"), "-std=c++20", "-O0", "-I", os.path.join(ROOT, "include"), "-pthread"]
@@ -157,7 +171,7 @@ def mixed(folder, _):
 
 
 def main():
-    kinds = {"subproject": subproject, "pkg-config": pkg_config, "cmake": cmake, "fetch-content": fetch_content, "mixed": mixed}
+    kinds = {"subproject": subproject, "pkg-config": pkg_config, "cmake": cmake, "fetch-content": fetch_content, "conan": conan, "mixed": mixed}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=kinds)
     parser.add_argument("files", nargs="+")
