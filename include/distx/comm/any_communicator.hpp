@@ -83,7 +83,7 @@ template <MemorySpace Space, class P>
     return Pending<Space>(std::make_shared<PendingOperation<P, Space>>(std::move(pending)));
 }
 
-/// Returns the interface of a communicator. A function of its own, so that the compiled form has it.
+/// Returns the interface of a communicator. A separate function, so that the compiled form has it.
 template <class C>
 [[nodiscard]] std::shared_ptr<VirtualCommunicator<typename C::space>> make_model(C comm);
 
