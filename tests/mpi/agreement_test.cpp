@@ -12,7 +12,7 @@
 namespace {
 
 using distx::detail::mpi::Agreement;
-using distx::detail::mpi::Survivors;
+using distx::detail::mpi::RankSubset;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -34,7 +34,7 @@ class Simulation {
     std::deque<InTransit> inbox{};
     int sends_left = 1 << 20;  ///< the rank ends in the send after these
     bool ended = false;
-    std::optional<Survivors> decision{};
+    std::optional<RankSubset> decision{};
   };
   Rank& operator[](int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] int size() const { return static_cast<int>(ranks_.size()); }
@@ -97,7 +97,7 @@ void check_agreement(int size, int first, int first_sends, int second, int secon
     else
       ranks.turn(rank);
   }
-  const Survivors* agreed = nullptr;
+  const RankSubset* agreed = nullptr;
   for (int rank = 0; rank < size; ++rank) {
     if (ranks[rank].ended) continue;
     REQUIRE(ranks[rank].decision);
@@ -127,7 +127,7 @@ TEST_CASE("a rank that does not enter before the deadline is excluded") {
   ranks.pass(seconds(11));
   ranks.turns();
   REQUIRE(ranks[0].decision);
-  CHECK(ranks[0].decision->ranks() == std::vector{0, 2});
+  CHECK(ranks[0].decision->ranks == std::vector{0, 2});
   CHECK(ranks[2].decision == ranks[0].decision);
   ranks.enter(1);
   ranks.turns();
@@ -148,7 +148,7 @@ TEST_CASE("a rank that stops before it has proposed is excluded") {
     const int other = stopped == 0 ? 1 : 0;
     REQUIRE(ranks[other].decision);
     CHECK_FALSE(ranks[other].decision->has(stopped));
-    CHECK(ranks[other].decision->ranks().size() == 2);
+    CHECK(ranks[other].decision->ranks.size() == 2);
     CHECK(ranks[stopped == 2 ? 1 : 2].decision == ranks[other].decision);
     ranks.turns();  // it continues
     REQUIRE(ranks[stopped].decision);
@@ -169,7 +169,7 @@ TEST_CASE("a rank that stops after it has proposed what the others do is not exc
     ranks.turns();
     for (int rank = 0; rank < 3; ++rank) {
       REQUIRE(ranks[rank].decision);
-      CHECK(ranks[rank].decision->ranks() == std::vector{0, 1, 2});
+      CHECK(ranks[rank].decision->ranks == std::vector{0, 1, 2});
     }
   }
 }
@@ -187,7 +187,7 @@ TEST_CASE("a rank that follows a proposal waits for the ranks in it that it does
   ranks.turns();
   for (int rank = 0; rank < 3; ++rank) {
     REQUIRE(ranks[rank].decision);
-    CHECK(ranks[rank].decision->ranks() == std::vector{0, 1, 2});
+    CHECK(ranks[rank].decision->ranks == std::vector{0, 1, 2});
   }
 }
 
@@ -210,13 +210,13 @@ void check_scenario(const std::vector<Part>& parts, const std::vector<int>& expe
         if (now >= part.enters && now < part.lost && chance() % 3 == 0) ranks.turn(rank);
       }
     }
-    const Survivors* agreed = nullptr;
+    const RankSubset* agreed = nullptr;
     for (int rank = 0; rank < ranks.size(); ++rank) {
       if (parts[static_cast<std::size_t>(rank)].lost < 5 * limit) continue;
       CAPTURE(rank);
       REQUIRE(ranks[rank].decision);
       if (agreed == nullptr) agreed = &*ranks[rank].decision;
-      CHECK(ranks[rank].decision->ranks() == agreed->ranks());
+      CHECK(ranks[rank].decision->ranks == agreed->ranks);
     }
     for (const int rank : expected) CHECK(agreed->has(rank));
   }
@@ -244,7 +244,7 @@ TEST_CASE("a rank that waits for one that was lost, and whose message another on
         if (now % (turns + 1 + rank) == 0) ranks.turn(rank);
     for (const int rank : {0, 1}) {
       REQUIRE(ranks[rank].decision);
-      CHECK(ranks[rank].decision->ranks() == std::vector{0, 1});
+      CHECK(ranks[rank].decision->ranks == std::vector{0, 1});
     }
   }
 }

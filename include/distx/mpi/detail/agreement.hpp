@@ -12,31 +12,20 @@
 
 namespace distx::inline DISTX_ABI::detail::mpi {
 
-/// The ranks that continue after a failure, and the channel of their messages; see RankSubset.
-struct Survivors {
-  std::vector<unsigned> bits;  ///< one of each rank
+/// Some ranks of a session, which exchange messages without a separate MPI communicator: their tags contain the
+/// number of their channel. A rank uses each number once, so messages of different channels never match.
+struct RankSubset {
+  std::vector<int> ranks{};  ///< in the session's communicators
   int channel = 0;
 
-  [[nodiscard]] bool has(int rank) const noexcept {
-    return index_of(rank) < bits.size() && (bits[index_of(rank)] & bit_of(rank)) != 0;
-  }
-  void add(int rank) {
-    bits.resize(std::max(bits.size(), index_of(rank) + 1));
-    bits[index_of(rank)] |= bit_of(rank);
-  }
-  /// Returns them in order.
-  [[nodiscard]] std::vector<int> ranks() const {
-    std::vector<int> all;
-    for (int rank = 0; index_of(rank) < bits.size(); ++rank)
-      if (has(rank)) all.push_back(rank);
-    return all;
-  }
-  bool operator==(const Survivors&) const = default;
+  /// The tags of a channel: one half for collectives, the other for user messages.
+  static constexpr int tags = 1 << 16;
+  static constexpr int user_tags = tags / 2;
 
- private:
-  static constexpr int digits = std::numeric_limits<unsigned>::digits;
-  [[nodiscard]] static std::size_t index_of(int rank) noexcept { return static_cast<std::size_t>(rank / digits); }
-  [[nodiscard]] static unsigned bit_of(int rank) noexcept { return 1U << (rank % digits); }
+  [[nodiscard]] int first_tag() const noexcept { return channel * tags; }
+  /// @pre the ranks are in order
+  [[nodiscard]] bool has(int rank) const noexcept { return std::ranges::binary_search(ranks, rank); }
+  bool operator==(const RankSubset&) const = default;
 };
 
 /// One rank's side of the agreement on the surviving ranks, without a transport: messages and times are passed in.
@@ -56,17 +45,30 @@ class Agreement {
   using time_point = Deadline::clock::time_point;
   struct Message {
     bool decided = false;
-    Survivors survivors;  ///< that are proposed or decided; without bits: the rank joins, and has not used the channel
+    /// Proposed or decided, in order; without ranks, the rank joins, and has not used the channel.
+    RankSubset survivors{};
 
-    /// Returns the message as it is sent.
+    /// Returns the message as it is sent, with one bit for each rank, so that it is short.
     [[nodiscard]] std::vector<int> words() const {
       std::vector<int> all{decided ? 1 : 0, survivors.channel};
-      all.insert(all.end(), survivors.bits.begin(), survivors.bits.end());
+      for (const int rank : survivors.ranks) {
+        all.resize(static_cast<std::size_t>(rank / digits) + 3);
+        all.back() |= 1 << rank % digits;
+      }
       return all;
     }
     [[nodiscard]] static Message from(std::span<const int> words) {
-      return {words[0] != 0, {{words.begin() + 2, words.end()}, words[1]}};
+      Message made{words[0] != 0, {{}, words[1]}};
+      for (int first = 0; const int bits : words.subspan(2)) {
+        for (int bit = 0; bit < digits; ++bit)
+          if ((bits >> bit & 1) != 0) made.survivors.ranks.push_back(first + bit);
+        first += digits;
+      }
+      return made;
     }
+
+   private:
+    static constexpr int digits = std::numeric_limits<int>::digits;
   };
   using Send = std::function<void(const Message&)>;  ///< to all other ranks
   using Ended = std::function<bool(int rank)>;
@@ -85,7 +87,7 @@ class Agreement {
     if (message.decided) return decide(message.survivors);
     Participant& sender = member(from);
     sender.joined = true;
-    if (message.survivors.bits.empty()) {
+    if (message.survivors.ranks.empty()) {
       sender.channel = message.survivors.channel;
       return;
     }
@@ -97,7 +99,7 @@ class Agreement {
   }
 
   /// Progresses; returns the decision, once it is made. The messages received so far must have been passed in.
-  [[nodiscard]] const std::optional<Survivors>& step(time_point now, const Ended& ended) {
+  [[nodiscard]] const std::optional<RankSubset>& step(time_point now, const Ended& ended) {
     const auto is_known = [&](const Participant& each) { return each.joined || each.removed || ended(rank_of(each)); };
     const auto has_proposed = [](const Participant& each) { return each.proposal.has_value(); };
     const auto& own = member(self_).proposal;
@@ -106,7 +108,7 @@ class Agreement {
       end_ = std::min(end_, now + deadline_.limit() / 2);
     if (decision_ || (now < end_ && !std::ranges::all_of(members_, is_known))) return decision_;
     const auto differs = [&](const Participant& each) { return !each.agrees && own->has(rank_of(each)); };
-    Survivors next = remaining(ended);
+    RankSubset next = remaining(ended);
     if (next == own && !deadline_.unlimited() && now - proposed_ >= patience())
       next = remaining([&](int rank) { return ended(rank) || differs(member(rank)); });
     if (next != own) propose(next, now);
@@ -120,35 +122,35 @@ class Agreement {
     bool removed = false;  ///< from the proposal of a rank
     bool agrees = false;   ///< its proposal is this rank's
     int channel = 0;
-    std::optional<Survivors> proposal{};
+    std::optional<RankSubset> proposal{};
   };
 
   [[nodiscard]] Participant& member(int rank) noexcept { return members_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] int rank_of(const Participant& one) const noexcept { return static_cast<int>(&one - members_.data()); }
   /// Returns the ranks that have joined, or those of this rank's last proposal, without those that are lost.
   template <class IsLost>
-  [[nodiscard]] Survivors remaining(const IsLost& is_lost) {
+  [[nodiscard]] RankSubset remaining(const IsLost& is_lost) {
     const auto& own = member(self_).proposal;
-    Survivors left;
+    RankSubset left;
     for (const Participant& each : members_) {
       const int rank = rank_of(each);
       const bool is_in_set = each.joined && !each.removed && (!own || own->has(rank));
       if (rank != self_ && (!is_in_set || is_lost(rank))) continue;
-      left.add(rank);
+      left.ranks.push_back(rank);
       left.channel = std::max(left.channel, each.channel);
     }
     return left;
   }
   /// Returns how long this rank waits for the others to propose the same.
   [[nodiscard]] Timeout::duration patience() noexcept { return (member(self_).removed ? 2 : 1) * deadline_.limit(); }
-  void propose(const Survivors& survivors, time_point now) {
+  void propose(const RankSubset& survivors, time_point now) {
     proposed_ = now;
     member(self_).proposal = survivors;
     for (Participant& each : members_) each.agrees = each.proposal == survivors;
     send_({false, survivors});
   }
   // To all ranks, so that one that was considered failed is notified that it is excluded.
-  void decide(const Survivors& survivors) {
+  void decide(const RankSubset& survivors) {
     if (decision_) return;
     decision_ = survivors;
     send_({true, survivors});
@@ -160,7 +162,7 @@ class Agreement {
   Send send_;
   std::vector<Participant> members_;
   time_point proposed_{};
-  std::optional<Survivors> decision_{};
+  std::optional<RankSubset> decision_{};
 };
 
 }  // namespace distx::inline DISTX_ABI::detail::mpi

@@ -10,6 +10,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "distx/comm/runtime/basic_communicator_definitions.hpp"
@@ -20,10 +21,27 @@
 #include "distx/core/detail/revocation_reason.hpp"
 #include "distx/mpi/communicator.hpp"
 #include "distx/mpi/detail/collectives.hpp"
-#include "distx/mpi/detail/queue.hpp"
-#include "distx/mpi/detail/transport.hpp"
+#include "distx/mpi/detail/session.hpp"
 
 namespace distx::inline DISTX_ABI::detail::mpi {
+
+/// Waits as `wait_until` does, but sleeps between polls unless `hurried()`: for a thread that moves data while another
+/// one computes, perhaps on the same core. A sleep takes a quarter of the time waited so far.
+template <class Ready, class Stopped, class Hurried>
+WaitEnd wait_beside(const Timeout& timeout, Ready&& ready, Stopped&& stopped, Hurried&& hurried) {
+  using std::chrono::microseconds;
+  const auto began = Deadline::clock::now();
+  const Deadline deadline(timeout, began);
+  for (unsigned polls = 1; !hurried() && !deadline.expired(); ++polls) {
+    if (ready()) return WaitEnd::ready;
+    if (polls % 4 == 0 && stopped()) break;
+    const auto waited = std::chrono::duration_cast<microseconds>(Deadline::clock::now() - began);
+    std::this_thread::sleep_for(std::clamp(waited / 4, microseconds(50), microseconds(500)));
+  }
+  if (deadline.unlimited()) return wait_until(timeout, ready, stopped);
+  const auto left = std::chrono::duration_cast<Timeout::duration>(deadline.end() - Deadline::clock::now());
+  return wait_until(std::max(left, Timeout::duration(0)), ready, stopped);
+}
 
 /// The backend over MPI. See `detail::BasicCommunicator`.
 ///
@@ -40,14 +58,13 @@ class MpiBackend {
 
   MpiBackend(std::shared_ptr<Session> session, Transport transport, const MpiOptions& options)
       : options_(options),
-        self_(transport.self),
         session_(std::move(session)),
         transport_(std::move(transport)),
-        job_(std::make_unique<Job>(self_, options.max_count, session_->world())),
-        blocking_queue_(queue(0), self_, options.deadline, transport_.counts_fit()),
-        started_queue_(queue(1), self_, options.deadline, transport_.counts_fit()) {
+        job_(std::make_unique<Job>(transport_, options.max_count, session_->world())),
+        blocking_queue_(queue(0), self(), options.deadline, transport_.counts_fit()),
+        started_queue_(queue(1), self(), options.deadline, transport_.counts_fit()) {
     session_->control().join(transport_.identity, revoked_);
-    if (self_.rank != 0 || self_.size == 1 || !EarlyWarning::is_on()) return;
+    if (self().rank != 0 || self().size == 1 || !EarlyWarning::is_on()) return;
     const char* const text = transport_.scheduled ? "distx makes large collectives, in rank order"
                                                   : "MPI makes large collectives, which no deadline ends";
     std::fputs((error_message(text, session_->where("MpiCommunicator")) + "\n").c_str(), stderr);
@@ -57,8 +74,8 @@ class MpiBackend {
   ~MpiBackend() {
     session_->control().leave(transport_.identity);
     if (!revoked_) {
-      if (session_->world().ends_mpi() && self_.size <= MpiOptions::most_scheduled_ranks)  // there are few peers
-        session_->control().announce_exit(transport_.identity, self_.rank, {blocking_calls_, started_calls_},
+      if (session_->world().ends_mpi() && self().size <= MpiOptions::most_scheduled_ranks)  // there are few peers
+        session_->control().announce_exit(transport_.identity, self().rank, {blocking_calls_, started_calls_},
                                           transport_.ranks);
       return;
     }
@@ -66,11 +83,11 @@ class MpiBackend {
     if (job_->left_behind()) (void)job_.release();
   }
 
-  [[nodiscard]] const calls::RankOf& self() const noexcept { return self_; }
+  [[nodiscard]] const calls::RankOf& self() const noexcept { return transport_.self; }
   [[nodiscard]] MPI_Comm native_handle() const noexcept { return transport_.blocking.native_handle(); }
   void revoke(const std::string& reason) noexcept try {
     knows_of_mismatch_ = true;  // this rank throws the error itself, even if a peer was first
-    const auto why = RevocationReason::parse(reason).by(self_.rank);
+    const auto why = RevocationReason::parse(reason).by(self().rank);
     session_->control().publish(transport_.identity, why.published(), transport_.ranks);
   } catch (const std::bad_alloc&) {
     session_->control().publish(transport_.identity, reason, {});
@@ -84,42 +101,77 @@ class MpiBackend {
     reason.raise(context);
   }
 
-  void execute(const Call<Host>& call);
+  void execute(const Call<Host>& call) {
+    if (revoked_) [[unlikely]]
+      check_usable(self().context(call));
+    if (detail::traits_of(call.kind).message) {
+      execute_message(call);
+    } else if (self().size == 1) {
+      detail::complete_alone(call);
+    } else {
+      const std::uint64_t number = blocking_calls_++;
+      const bool joined = compares(call);
+      if (joined && complete_compared(call, number)) return;
+      // MPI's blocking collective has no deadline, so it is used only if every rank has joined or the deadline is
+      // unlimited.
+      const bool starts = !joined && !options_.deadline.unlimited();
+      job_->open(call, native_handle(), starts, blocking_queue_.transport().tag(MessageStage::first, number));
+      try {  // inlined: few frames between MPI and the caller
+        issue(*job_, call);
+        if (!job_->idle()) [[unlikely]]
+          wait(*job_, {false, number + 1});
+        job_->finish();
+      } catch (...) {
+        job_->abandon(Job::least_patience);
+        throw;
+      }
+    }
+  }
   [[nodiscard]] std::shared_ptr<detail::Operation<Host>> start(const std::shared_ptr<State>& state,
-                                                               const Call<Host>& call, HostStream);
+                                                               const Call<Host>& call, HostStream) {
+    session_->control().try_receive();
+    check_usable(self().context(call));
+    if (transport_.threaded && !detail::traits_of(call.kind).message) return tasks_.start(state, call);
+    return pool_.start(state, call);
+  }
   /// Makes an asynchronous collective, on the progress thread or on one that waits for the call.
-  void run_started(const Call<Host>& call);
+  void run_started(const Call<Host>& call) {
+    if (self().size == 1) return execute(call);
+    const ErrorContext context = self().context(call);
+    check_usable(context);
+    const std::uint64_t number = started_calls_++;
+    const auto wait = [&](auto&& ready, auto&& overdue) {
+      wait_for(ready, overdue, context, {true, number + 1},
+               [this](auto&&... with) { return wait_beside(with..., [this] { return tasks_.awaited(); }); });
+    };
+    started_queue_.run(call, number, context, wait);
+  }
   [[nodiscard]] detail::TaskRunner<State>& tasks() noexcept { return tasks_; }
 
   [[nodiscard]] std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
     const auto group =
-        detail::group_of(detail::all_gathered(*this, SplitRequest{color, key, self_.rank}, location), color);
-    const ErrorContext context = self_.context("split", location);
+        detail::group_of(detail::all_gathered(*this, SplitRequest{color, key, self().rank}, location), color);
+    const ErrorContext context = self().context("split", location);
     Transport part{.self = {0, static_cast<int>(group.size()), "mpi"},
                    .identity = fnv1a(std::array<std::uint64_t, 2>{transport_.identity, ++splits_}),
                    .serves_threads = transport_.serves_threads};
     for (const SplitRequest& request : group) {
-      if (request.rank == self_.rank) part.self.rank = static_cast<int>(part.ranks.size());
+      if (request.rank == self().rank) part.self.rank = static_cast<int>(part.ranks.size());
       part.ranks.push_back(transport_.ranks[static_cast<std::size_t>(request.rank)]);
     }
     if (transport_.has_collectives()) {
       enter_vendor_call(context);
       // MPI rejects negative colors, so a group uses the number of its first rank.
-      part.open(*session_, divided(group[0].rank, part.self.rank, context), options_);
+      session_->open(part, divided(group[0].rank, part.self.rank, context), options_);
     } else {
       int channel = session_->world().next_channel();
       execute(erase(calls::AllReduce<int, Max>{{&channel, 1}, {&channel, 1}, max, location}));
-      part.open(*session_, session_->world().subset_of(part.ranks, channel, context));
+      session_->open(part, channel, context);
     }
     return State::make(session_, std::move(part), options_);
   }
 
  private:
-  /// Returns a predicate: whether a rank is known to have ended.
-  [[nodiscard]] auto lost() const {
-    return [this](int rank) { return session_->world().has_ended(transport_.ranks[static_cast<std::size_t>(rank)]); };
-  }
-
   /// Returns the messages of blocking (0) or asynchronous (1) collectives.
   [[nodiscard]] QueueTransport queue(int number) const {
     return {transport_.calls, transport_.first_call_tag + 3 * number, 6, transport_.call_tags};
@@ -130,28 +182,27 @@ class MpiBackend {
    public:
     explicit AsyncCall(State& state)
         : state_(state),
-          job_(state.backend.self_, state.backend.options_.max_count, state.backend.session_->world()),
-          exchange_(state.backend.started_queue_.transport(), state.backend.self_,
+          job_(state.backend.transport_, state.backend.options_.max_count, state.backend.session_->world()),
+          exchange_(state.backend.started_queue_.transport(), state.backend.self(),
                     state.backend.transport_.counts_fit()) {}
 
     void begin(const Call<Host>& call) {
       MpiBackend& backend = state_.backend;
       const bool message = detail::traits_of(call.kind).message;
-      context_ = backend.self_.context(call);
       error_ = nullptr;
       call_ = call;
       phase_ = CallPhase::exchanging;
       number_ = {true, message ? 0 : ++backend.started_calls_};
-      compares_ = !message && backend.self_.size > 1 && backend.compares(call);
+      compares_ = !message && backend.self().size > 1 && backend.compares(call);
       if (message) {
-        backend.open_message(job_, call, true, context_);
+        backend.open_message(job_, call, true);
         (void)advance();
-        if (error_ == nullptr && job_.origin().first >= 0) backend.receiving_.push_back(this);
+        if (error_ == nullptr && job_.origin().first >= 0) backend.receiving_.push_back(&job_);
       } else {
         const std::uint64_t number = number_.number - 1;
-        job_.open(backend.transport_.started.native_handle(), backend.transport_.calls, true,
+        job_.open(call, backend.transport_.started.native_handle(), true,
                   backend.started_queue_.transport().tag(MessageStage::first, number));
-        if (compares_) exchange_.begin(call, number, context_);
+        if (compares_) exchange_.begin(call, number, job_.context());
         // Every rank issues its calls in the order of their start, so this call waits for those that are being
         // compared.
         backend.exchanging_.push_back(this);
@@ -166,8 +217,8 @@ class MpiBackend {
     /// after one that this rank cannot issue, in whose place the other ranks' MPI would take the next.
     bool advance() noexcept {
       try {
-        if (error_ != nullptr || (compares_ && !exchange_.advance(context_))) return false;
-        if (compares_) exchange_.compare(call_, context_);
+        if (error_ != nullptr || (compares_ && !exchange_.advance(job_.context()))) return false;
+        if (compares_) exchange_.compare(call_, job_.context());
         if (compares_ && exchange_.all_inlined(call_)) {
           exchange_.complete(call_);
           phase_ = CallPhase::done;
@@ -212,16 +263,12 @@ class MpiBackend {
     void keep(std::shared_ptr<void> owner) override { owners_.push_back(std::move(owner)); }
     void recycle() noexcept override {
       MpiBackend& backend = state_.backend;
-      std::erase(backend.receiving_, this);
-      if (left_behind_)
+      std::erase(backend.receiving_, &job_);
+      if (left_behind())
         backend.pool_.abandon(*this);  // MPI may still access this object and its buffers
       else
         backend.pool_.give_back(*this);
     }
-
-    [[nodiscard]] const Job& job() const noexcept { return job_; }
-    /// Takes the header of the message if it has arrived. @throws MismatchError, as `wait` does from then on
-    void take_headers() { (void)job_.take_headers(context_); }
 
    private:
     enum class CallPhase { exchanging, issued, done };
@@ -230,8 +277,7 @@ class MpiBackend {
     [[nodiscard]] bool is_ready() {
       MpiBackend& backend = state_.backend;
       backend.progress();
-      return error_ != nullptr || phase_ == CallPhase::done ||
-             (phase_ == CallPhase::issued && backend.test(job_, context_));
+      return error_ != nullptr || phase_ == CallPhase::done || (phase_ == CallPhase::issued && backend.test(job_));
     }
     void wait() {
       MpiBackend& backend = state_.backend;
@@ -240,24 +286,26 @@ class MpiBackend {
         return phase_ == CallPhase::exchanging ? overdue_text(deadline, exchange_.missing(), did_not_join)
                                                : job_.overdue(deadline);
       };
-      backend.wait_for([this] { return is_ready(); }, overdue, context_, number_);
+      backend.wait_for([this] { return is_ready(); }, overdue, job_.context(), number_);
       if (error_ != nullptr) std::rethrow_exception(error_);
       // A call that completes after a revocation may have read memory that another rank abandoned.
       if (is_collective() || job_.received_data()) {
         if (phase_ == CallPhase::issued) backend.session_->control().receive();
-        backend.check_usable(context_);
+        backend.check_usable(job_.context());
       }
       if (phase_ == CallPhase::issued) job_.finish();
     }
     [[nodiscard]] std::chrono::milliseconds patience() const noexcept {
       return is_collective() || !owners_.empty() ? Job::least_patience : state_.backend.patience();
     }
+    /// Returns whether MPI still accesses this object or the caller's memory.
+    [[nodiscard]] bool left_behind() const noexcept { return job_.left_behind() || !exchange_.over(); }
     /// Completes or cancels everything in flight; MPI keeps the rest together with all memory that it may access.
     void give_up(std::chrono::milliseconds patience) noexcept {
       std::erase(state_.backend.exchanging_, this);
-      job_.abandon(patience, state_.backend.lost());
-      left_behind_ = job_.left_behind() || !exchange_.abandon();
-      if (!left_behind_) owners_.clear();
+      job_.abandon(patience);
+      (void)exchange_.abandon();
+      if (!left_behind()) owners_.clear();
     }
 
     State& state_;  // kept alive by the Pending
@@ -265,9 +313,7 @@ class MpiBackend {
     DescriptionExchange<QueueTransport> exchange_;
     CallPhase phase_ = CallPhase::done;
     bool compares_ = false;
-    bool left_behind_ = false;
     CallNumber number_;
-    ErrorContext context_;
     std::exception_ptr error_;  ///< what `wait` throws
     std::vector<std::shared_ptr<void>> owners_;
     Call<Host> call_;
@@ -339,50 +385,63 @@ class MpiBackend {
   /// Returns whether all requests of the job are complete. Receives that were started earlier take the earlier
   /// messages of the same origin: if one of them mismatches, this one may have received the wrong data.
   /// @throws MismatchError for this receive or for an earlier one
-  bool test(Job& job, const ErrorContext& context) {
+  bool test(Job& job) {
     const auto origin = job.origin();
-    const bool complete = job.test(context);
-    for (AsyncCall* const earlier : receiving_) {
-      if (&earlier->job() == &job) break;
-      if (earlier->job().origin() == origin) earlier->take_headers();
+    const bool complete = job.test();
+    for (Job* const earlier : receiving_) {
+      if (earlier == &job) break;
+      if (earlier->origin() == origin) (void)earlier->take_headers();
     }
     return complete;
   }
 
   /// Waits until all requests of the job are complete.
-  void wait(Job& job, const ErrorContext& context, const CallNumber& call = {}) {
-    wait_for([&] { return test(job, context); }, [&] { return job.overdue(options_.deadline); }, context, call);
+  void wait(Job& job, const CallNumber& call = {}) {
+    wait_for([&] { return test(job); }, [&] { return job.overdue(options_.deadline); }, job.context(), call);
   }
   /// Compares the ranks' calls, and makes the call unless it is left to MPI; returns whether it has made it.
-  [[nodiscard]] bool complete_compared(const Call<Host>& call, std::uint64_t number);
+  [[nodiscard]] bool complete_compared(const Call<Host>& call, std::uint64_t number) {
+    const ErrorContext context = self().context(call);
+    const auto wait = [&](auto&& ready, auto&& overdue) { wait_for(ready, overdue, context, {false, number + 1}); };
+    joined_before_ = last_joined_;
+    const bool complete = blocking_queue_.join(call, number, context, wait);
+    last_joined_ = clock::now();
+    if (complete) return true;
+    if (transport_.scheduled) {
+      blocking_queue_.transfer(call, number, context, wait);
+      return true;
+    }
+    enter_vendor_call(context);
+    return false;
+  }
   /// @throws InvalidArgument if a message cannot have the tag that its user has chosen
-  void open_message(Job& job, const Call<Host>& call, bool started, const ErrorContext& context) const {
+  void open_message(Job& job, const Call<Host>& call, bool started) const {
     if (call.tag > transport_.last_message_tag)
       throw InvalidArgument("invalid tag " + std::to_string(call.tag) + ": this MPI has tags up to " +
                                 std::to_string(transport_.last_message_tag) +
                                 (transport_.has_collectives() ? "" : " for surviving ranks"),
-                            context);
-    job.open(native_handle(), transport_.messages, started, transport_.first_message_tag, transport_.data_tags,
-             call.tag);
+                            self().context(call));
+    job.open(call, native_handle(), started, transport_.first_message_tag);
   }
-  void execute_message(const Call<Host>& call, const ErrorContext& context) {
-    open_message(*job_, call, false, context);
+  void execute_message(const Call<Host>& call) {
+    open_message(*job_, call, false);
+    const ErrorContext& context = job_->context();
     session_->control().try_receive();
     check_usable(context);
     try {
       issue(*job_, call);
-      if (call.kind == CollectiveKind::send) check_self_message(call.to, context);
-      if (call.kind == CollectiveKind::receive) check_self_message(call.from, context);
-      wait(*job_, context);
+      if (call.kind == CollectiveKind::send) check_self_message(call.to);
+      if (call.kind == CollectiveKind::receive) check_self_message(call.from);
+      wait(*job_);
       if (job_->received_data()) {
         session_->control().receive();
         check_usable(context);  // the sender may have abandoned the memory that MPI has read
       }
     } catch (const RevokedError&) {
-      job_->abandon(patience(), lost());
+      job_->abandon(patience());
       throw;
     } catch (...) {
-      job_->abandon(Job::least_patience, lost());
+      job_->abandon(Job::least_patience);
       throw;
     }
   }
@@ -395,17 +454,16 @@ class MpiBackend {
     return std::max(Job::least_patience, std::chrono::duration_cast<std::chrono::milliseconds>(*patient_until_ - now));
   }
   /// Checks a self-send or self-receive, whose other side must have been started before.
-  void check_self_message(int peer, const ErrorContext& context) {
-    if (peer != self_.rank) return;
+  void check_self_message(int peer) {
+    if (peer != self().rank) return;
     for (int look = 0; look < 1000; ++look)
-      if (job_->test(context)) return;
-    detail::throw_self_deadlock(context);
+      if (job_->test()) return;
+    detail::throw_self_deadlock(job_->context());
   }
 
   using clock = Deadline::clock;
 
   MpiOptions options_;
-  calls::RankOf self_;
   std::shared_ptr<Session> session_;
   Transport transport_;
   std::unique_ptr<Job> job_;
@@ -421,8 +479,8 @@ class MpiBackend {
   detail::FirstUses first_uses_;
   detail::OperationPool<AsyncCall> pool_;
   std::deque<AsyncCall*> exchanging_;
-  std::vector<AsyncCall*> receiving_;  ///< in the order of their start
-  detail::TaskRunner<State> tasks_;    // last: joined before anything that its tasks use is destroyed
+  std::vector<Job*> receiving_;      ///< asynchronous messages, in the order of their start
+  detail::TaskRunner<State> tasks_;  // last: joined before anything that its tasks use is destroyed
 };
 
 }  // namespace distx::inline DISTX_ABI::detail::mpi

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <algorithm>
+#include <cstring>
 
 #include "distx/mpi/detail/job.hpp"
 
@@ -39,7 +39,7 @@ struct Blocks {
 inline void issue_prepared(Job& job, const Call<Host>& c) {
   const Operands o = job.reduction(c.op, c.send, c.receive);
   in_pieces(c.send.size(), job.most, [&](std::size_t offset, int count) {
-    job.call(c, "MPI_Allreduce", MPI_Allreduce, MPI_Iallreduce, o.send_at(offset), o.receive_at(offset), count, o.type,
+    job.call("MPI_Allreduce", MPI_Allreduce, MPI_Iallreduce, o.send_at(offset), o.receive_at(offset), count, o.type,
              o.op);
   });
 }
@@ -50,7 +50,7 @@ inline void issue_all_reduce(Job& job, const Call<Host>& c) {
     return issue_prepared(job, c);
   // A direct path for the common case, because the overhead of the general one is measurable for small messages.
   const void* const send = c.send.data() == c.receive.data() ? MPI_IN_PLACE : c.send.data();
-  job.call(c, "MPI_Allreduce", MPI_Allreduce, MPI_Iallreduce, send, c.receive.data(), static_cast<int>(c.send.size()),
+  job.call("MPI_Allreduce", MPI_Allreduce, MPI_Iallreduce, send, c.receive.data(), static_cast<int>(c.send.size()),
            datatype_of(type), op_of(c.op.kind()));
 }
 
@@ -58,7 +58,7 @@ inline void issue_reduce(Job& job, const Call<Host>& c) {
   const bool receives = job.self.rank == c.root;
   const Operands o = job.reduction(c.op, c.send, receives ? c.receive : Span<AnyElement>());
   in_pieces(c.send.size(), job.most, [&](std::size_t offset, int count) {
-    job.call(c, "MPI_Reduce", MPI_Reduce, MPI_Ireduce, o.send_at(offset), o.receive_at(offset), count, o.type, o.op,
+    job.call("MPI_Reduce", MPI_Reduce, MPI_Ireduce, o.send_at(offset), o.receive_at(offset), count, o.type, o.op,
              c.root);
   });
 }
@@ -71,15 +71,15 @@ inline void issue_reduce_scatter(Job& job, const Call<Host>& c) {
   if (total > job.most) {
     for (int rank = 0; rank < job.self.size; ++rank)
       in_pieces(blocks.count(rank), job.most, [&](std::size_t offset, int count) {
-        job.call(c, "MPI_Reduce", MPI_Reduce, MPI_Ireduce, o.send_at(blocks.offset(rank) + offset),
+        job.call("MPI_Reduce", MPI_Reduce, MPI_Ireduce, o.send_at(blocks.offset(rank) + offset),
                  rank == job.self.rank ? o.receive_at(offset) : nullptr, count, o.type, o.op, rank);
       });
   } else if (c.counts.empty()) {
-    job.call(c, "MPI_Reduce_scatter_block", MPI_Reduce_scatter_block, MPI_Ireduce_scatter_block, o.send, o.receive,
+    job.call("MPI_Reduce_scatter_block", MPI_Reduce_scatter_block, MPI_Ireduce_scatter_block, o.send, o.receive,
              static_cast<int>(c.receive.size()), o.type, o.op);
   } else {
     blocks.write(job.counts, job.places, job.self.size);
-    job.call(c, "MPI_Reduce_scatter", MPI_Reduce_scatter, MPI_Ireduce_scatter, o.send, o.receive, job.counts.data(),
+    job.call("MPI_Reduce_scatter", MPI_Reduce_scatter, MPI_Ireduce_scatter, o.send, o.receive, job.counts.data(),
              o.type, o.op);
   }
 }
@@ -89,16 +89,16 @@ inline void issue_reduce_scatter(Job& job, const Call<Host>& c) {
 /// Used if MPI's collective would require that all ranks know of blocks above MPI's limit, or that all blocks are
 /// equal.
 template <class Out, class In>
-void exchange(Job& job, const Call<Host>& c, Out&& out, In&& in) {
+void exchange(Job& job, Out&& out, In&& in) {
   const int own = job.self.rank;
   const int ranks = job.self.size;
   for (int step = 1; step < ranks; ++step) {
     const int from = (own + ranks - step) % ranks;
-    if (const Span<AnyElement> block = in(from); !block.empty()) job.receive(c, block, 0, from);
+    if (const Span<AnyElement> block = in(from); !block.empty()) job.receive(block, 0, from);
   }
   for (int step = 1; step < ranks; ++step) {
     const int to = (own + step) % ranks;
-    if (const Span<const AnyElement> block = out(to); !block.empty()) job.send(c, block, 0, to);
+    if (const Span<const AnyElement> block = out(to); !block.empty()) job.send(block, 0, to);
   }
   const Span<const AnyElement> kept = out(own);
   const Span<AnyElement> place = in(own);
@@ -108,7 +108,7 @@ void exchange(Job& job, const Call<Host>& c, Out&& out, In&& in) {
 inline void issue_broadcast(Job& job, const Call<Host>& c) {
   const Unit unit = unit_of(c.receive);
   in_pieces(c.receive.size() * unit.per_element, job.most, [&](std::size_t offset, int count) {
-    job.call(c, "MPI_Bcast", MPI_Bcast, MPI_Ibcast, c.receive.bytes() + offset * unit.bytes, count, unit.type, c.root);
+    job.call("MPI_Bcast", MPI_Bcast, MPI_Ibcast, c.receive.bytes() + offset * unit.bytes, count, unit.type, c.root);
   });
 }
 
@@ -119,13 +119,13 @@ inline void issue_all_gather(Job& job, const Call<Host>& c) {
   const bool in_place = c.send.data() == c.receive.bytes() + blocks.offset(job.self.rank) * unit.bytes;
   const void* const send = in_place ? MPI_IN_PLACE : c.send.data();
   if (c.receive.size() * unit.per_element > job.most) {
-    exchange(job, c, [&](int) { return c.send; }, [&](int rank) { return blocks.of(c.receive, rank); });
+    exchange(job, [&](int) { return c.send; }, [&](int rank) { return blocks.of(c.receive, rank); });
   } else if (c.counts.empty()) {
-    job.call(c, "MPI_Allgather", MPI_Allgather, MPI_Iallgather, send, static_cast<int>(mine), unit.type,
-             c.receive.data(), static_cast<int>(mine), unit.type);
+    job.call("MPI_Allgather", MPI_Allgather, MPI_Iallgather, send, static_cast<int>(mine), unit.type, c.receive.data(),
+             static_cast<int>(mine), unit.type);
   } else {
     blocks.write(job.counts, job.places, job.self.size);
-    job.call(c, "MPI_Allgatherv", MPI_Allgatherv, MPI_Iallgatherv, send, static_cast<int>(mine), unit.type,
+    job.call("MPI_Allgatherv", MPI_Allgatherv, MPI_Iallgatherv, send, static_cast<int>(mine), unit.type,
              c.receive.data(), job.counts.data(), job.places.data(), unit.type);
   }
 }
@@ -137,8 +137,7 @@ inline void issue_all_to_all(Job& job, const Call<Host>& c) {
   if (c.counts.empty() && c.send.size() * unit.per_element <= job.most) {
     const auto count = static_cast<int>(equal * unit.per_element);
     const void* const send = in_place ? MPI_IN_PLACE : c.send.data();
-    job.call(c, "MPI_Alltoall", MPI_Alltoall, MPI_Ialltoall, send, count, unit.type, c.receive.data(), count,
-             unit.type);
+    job.call("MPI_Alltoall", MPI_Alltoall, MPI_Ialltoall, send, count, unit.type, c.receive.data(), count, unit.type);
     return;
   }
   Span<const AnyElement> send = c.send;
@@ -148,8 +147,7 @@ inline void issue_all_to_all(Job& job, const Call<Host>& c) {
     send = {copy, c.send.size(), c.send.type(), c.send.element_bytes()};
   }
   const Blocks sent{c.counts, equal}, received{c.receive_counts, equal};
-  exchange(
-      job, c, [&](int rank) { return sent.of(send, rank); }, [&](int rank) { return received.of(c.receive, rank); });
+  exchange(job, [&](int rank) { return sent.of(send, rank); }, [&](int rank) { return received.of(c.receive, rank); });
 }
 
 // Only the root knows whether the blocks are equal, so the other ranks could not choose between MPI_Gather and
@@ -157,18 +155,16 @@ inline void issue_all_to_all(Job& job, const Call<Host>& c) {
 inline void issue_gather(Job& job, const Call<Host>& c) {
   const Blocks blocks{c.counts, c.send.size()};
   exchange(
-      job, c, [&](int rank) { return rank == c.root ? c.send : Span<const AnyElement>(); },
+      job, [&](int rank) { return rank == c.root ? c.send : Span<const AnyElement>(); },
       [&](int rank) { return job.self.rank == c.root ? blocks.of(c.receive, rank) : Span<AnyElement>(); });
 }
 
 inline void issue_scatter(Job& job, const Call<Host>& c) {
   const Blocks blocks{c.counts, c.receive.size()};
   exchange(
-      job, c, [&](int rank) { return job.self.rank == c.root ? blocks.of(c.send, rank) : Span<const AnyElement>(); },
+      job, [&](int rank) { return job.self.rank == c.root ? blocks.of(c.send, rank) : Span<const AnyElement>(); },
       [&](int rank) { return rank == c.root ? c.receive : Span<AnyElement>(); });
 }
-
-inline void issue_barrier(Job& job, const Call<Host>& c) { job.call(c, "MPI_Barrier", MPI_Barrier, MPI_Ibarrier); }
 
 /// Passes a call to MPI. A message between two ranks is one MPI message if it is small, and two otherwise: see
 /// Job::send. Inlined, also in a debugger: a walk from the caller to MPI passes no frame for a choice.
@@ -191,14 +187,14 @@ inline void issue_barrier(Job& job, const Call<Host>& c) { job.call(c, "MPI_Barr
     case CollectiveKind::scatter:
       return issue_scatter(job, c);
     case CollectiveKind::send:
-      return job.send(c, c.send, c.lengths, c.to);
+      return job.send(c.send, c.lengths, c.to);
     case CollectiveKind::receive:
-      return job.receive(c, c.receive, c.lengths, c.from);
+      return job.receive(c.receive, c.lengths, c.from);
     case CollectiveKind::send_receive:
-      job.receive(c, c.receive, 0, c.from);
-      return job.send(c, c.send, 0, c.to);
+      job.receive(c.receive, 0, c.from);
+      return job.send(c.send, 0, c.to);
     case CollectiveKind::barrier:
-      return issue_barrier(job, c);
+      return job.call("MPI_Barrier", MPI_Barrier, MPI_Ibarrier);
   }
 }
 

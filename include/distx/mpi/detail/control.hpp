@@ -111,10 +111,6 @@ class Control {
     if (lost_) return "a failure whose reason could not be stored: out of memory";
     return std::nullopt;
   }
-  [[nodiscard]] std::optional<std::string> poll(std::uint64_t identity) {
-    if (is_up()) try_receive();
-    return reason(identity);
-  }
 
   /// Sends a message of the agreement of a group to `ranks` of `comm()`, except this one.
   void send(std::uint64_t group, std::span<const int> ranks, std::span<const int> words) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
+#include <array>
 #include <exception>
 
 #include "distx/comm/calls/any_op.hpp"
@@ -60,12 +61,14 @@ struct UserOp {
   std::exception_ptr error;
 };
 
+inline constexpr ErrorContext user_op_context{.operation = "a user's op", .backend = "mpi"};
+
 /// Returns the attribute key, made once per process; MPI frees it at finalization.
 inline int user_op_key() {
   static const int key = [] {
     int made = MPI_KEYVAL_INVALID;
     check(MPI_Type_create_keyval(MPI_TYPE_NULL_COPY_FN, MPI_TYPE_NULL_DELETE_FN, &made, nullptr),
-          "MPI_Type_create_keyval", {.operation = "a user's op", .backend = "mpi"});
+          "MPI_Type_create_keyval", user_op_context);
     return made;
   }();
   return key;
@@ -73,11 +76,10 @@ inline int user_op_key() {
 
 /// Returns a copy of `type` with `user` as its attribute; `user` must outlive it.
 [[nodiscard]] inline unique_datatype carrying(MPI_Datatype type, UserOp& user) {
-  const ErrorContext context{.operation = "a user's op", .backend = "mpi"};
   MPI_Datatype copy = MPI_DATATYPE_NULL;
-  check(MPI_Type_dup(type, &copy), "MPI_Type_dup", context);
+  check(MPI_Type_dup(type, &copy), "MPI_Type_dup", user_op_context);
   auto owner = unique_datatype::from_native_handle(copy);
-  check(MPI_Type_set_attr(copy, user_op_key(), &user), "MPI_Type_set_attr", context);
+  check(MPI_Type_set_attr(copy, user_op_key(), &user), "MPI_Type_set_attr", user_op_context);
   return owner;
 }
 
@@ -97,11 +99,16 @@ inline void apply_user_op(void* left, void* right, int* count, MPI_Datatype* typ
   }
 }
 
-[[nodiscard]] inline unique_op make_user_op(bool commutative) {
-  MPI_Op op = MPI_OP_NULL;
-  check(MPI_Op_create(&apply_user_op, commutative ? 1 : 0, &op), "MPI_Op_create",
-        {.operation = "a user's op", .backend = "mpi"});
-  return unique_op::from_native_handle(op);
+/// Returns MPI's op of all users' ops, made once per process, as the key is.
+[[nodiscard]] inline MPI_Op user_op(bool commutative) {
+  static const auto ops = [] {
+    std::array<MPI_Op, 2> made{};
+    for (const int commutes : {0, 1})
+      check(MPI_Op_create(&apply_user_op, commutes, &made[static_cast<std::size_t>(commutes)]), "MPI_Op_create",
+            user_op_context);
+    return made;
+  }();
+  return ops[commutative ? 1 : 0];
 }
 
 }  // namespace distx::inline DISTX_ABI::detail::mpi

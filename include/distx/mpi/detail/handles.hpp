@@ -36,12 +36,10 @@ struct mpi_handle_traits {
 };
 
 inline MPI_Comm no_comm() noexcept { return MPI_COMM_NULL; }
-inline MPI_Op no_op() noexcept { return MPI_OP_NULL; }
 inline MPI_Datatype no_datatype() noexcept { return MPI_DATATYPE_NULL; }
 
 /// Frees the local side only: in Open MPI and MPICH, MPI_Comm_free does not communicate.
 using mpi_unique_comm = unique_handle<mpi_handle_traits<no_comm, MPI_Comm_free>>;
-using unique_op = unique_handle<mpi_handle_traits<no_op, MPI_Op_free>>;
 using unique_datatype = unique_handle<mpi_handle_traits<no_datatype, MPI_Type_free>>;
 
 /// Throws MismatchError for a truncated message, otherwise BackendError with MPI's code and description.

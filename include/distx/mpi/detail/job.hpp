@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <algorithm>
 #include <array>
 #include <cstring>
 #include <exception>
@@ -14,6 +13,7 @@
 #include "distx/memory/buffer.hpp"
 #include "distx/memory/detail/widened.hpp"
 #include "distx/mpi/detail/datatypes.hpp"
+#include "distx/mpi/detail/transport.hpp"
 #include "distx/mpi/detail/world.hpp"
 
 namespace distx::inline DISTX_ABI::detail::mpi {
@@ -39,79 +39,71 @@ struct Operands {
 /// Jobs are reused, so only the first calls allocate. MPI stores the address of a job, so it is not movable.
 class Job {
  public:
-  Job(const calls::RankOf& own, std::size_t max_count, const World& world)
-      : self(own), most(max_count), world_(world) {}
+  /// @param max_count  the maximum number of units in one call of MPI
+  Job(const Transport& transport, std::size_t max_count, World& world)
+      : self(transport.self), most(max_count), transport_(transport), world_(world) {}
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  /// Prepares for collectives on `comm`; messages use `messages`, and tags from `tag` on.
-  /// @param data_tags  the tags of a user's tag among which the header of a message chooses that of its data
-  /// @param user_tag  of a user's message
-  /// @pre no request is in flight; `messages` outlives them
-  void open(MPI_Comm comm, const RankMap& messages, bool started, int tag, int data_tags = 1,
-            std::optional<int> user_tag = {}) noexcept {
+  /// Prepares for a collective on `comm`, whose messages use tags from `tag` on, or for a user's message.
+  /// @pre no request is in flight
+  void open(const Call<Host>& c, MPI_Comm comm, bool started, int tag) noexcept {
+    context_ = self.context(c);
     comm_ = comm;
-    messages_ = &messages;
     started_ = started;
     received_data_ = false;
     tag_ = tag;
-    data_tags_ = data_tags;
-    user_tag_ = user_tag;
+    user_tag_ = traits_of(c.kind).message ? std::optional(c.tag) : std::nullopt;
   }
+  [[nodiscard]] const ErrorContext& context() const noexcept { return context_; }
 
   /// Calls the blocking MPI function with these arguments and the communicator, or its nonblocking counterpart with a
   /// request.
   template <class Blocking, class Starting, class... A>
-  void call(const Call<Host>& c, const char* routine, Blocking* blocking, Starting* starting, A... arguments) {
-    const int code = started_ ? starting(arguments..., comm_, &add({})) : blocking(arguments..., comm_);
-    if (code != MPI_SUCCESS) [[unlikely]]
-      fail(code, routine, self.context(c));
+  void call(const char* routine, Blocking* blocking, Starting* starting, A... arguments) {
+    check(started_ ? starting(arguments..., comm_, &add({})) : blocking(arguments..., comm_), routine, context_);
   }
 
   /// Sends a user's message, or a rank's block of a collective: a header, and the data with it if they are small;
   /// otherwise as further MPI messages, whose tag depends on the header. Of data that differ from what a started
   /// receive expects, one in `data_tags` matches that receive, past whose end MPI may write.
-  void send(const Call<Host>& c, Span<const AnyElement> data, std::uint64_t lengths, int to) {
+  void send(Span<const AnyElement> data, std::uint64_t lengths, int to) {
     const MessageHeader header = MessageHeader::of(data, lengths);
-    const int tag = header_tag(c.tag);
     const bool small = data.size_bytes() <= most_inlined();
     const std::size_t bytes = sizeof header + (small ? data.size_bytes() : 0);
     std::byte* const first = slot(outgoing_, sent_++, sizeof header + most_inlined());
     std::memcpy(first, &header, sizeof header);
     if (small && !data.empty()) std::memcpy(first + sizeof header, data.data(), data.size_bytes());
-    send_piece(c, first, static_cast<int>(bytes), MPI_BYTE, to, tag);
+    send_piece(first, static_cast<int>(bytes), MPI_BYTE, to, header_tag());
     if (small) return;
     const Unit unit = unit_of(data);
     in_pieces(data.size() * unit.per_element, most, [&](std::size_t offset, int count) {
-      send_piece(c, data.bytes() + offset * unit.bytes, count, unit.type, to, data_tag(tag, header));
+      send_piece(data.bytes() + offset * unit.bytes, count, unit.type, to, data_tag(header));
     });
   }
   /// Receives such a message. A blocking receive waits for the header, to compare it before MPI may write the data:
   /// Open MPI, with some protocols for large messages, writes past the end of a receive that is too small.
-  void receive(const Call<Host>& c, Span<AnyElement> target, std::uint64_t lengths, int from) {
-    const int tag = header_tag(c.tag);
+  void receive(Span<AnyElement> target, std::uint64_t lengths, int from) {
     const MessageHeader expected = MessageHeader::of(target, lengths);
     const std::size_t bytes = sizeof expected + most_inlined();  // also for a shorter message than is expected
     std::byte* const first = slot(arriving_, incoming_.size(), bytes);
-    MPI_Request& request = add({.receives = true, .peer = from});
-    mpi::check(MPI_Irecv(first, static_cast<int>(bytes), MPI_BYTE, (*messages_)[from], tag, messages_->comm, &request),
-               "MPI_Irecv", self.context(c));
-    incoming_.push_back({expected, target, from, tag, requests_.size() - 1, first});
+    receive_piece(first, static_cast<int>(bytes), MPI_BYTE, from, header_tag());
+    incoming_.push_back({expected, target, from, requests_.size() - 1, first});
     // At once, so that the data of messages with one tag match in their order.
-    if (started_ && target.size_bytes() > most_inlined()) receive_data(incoming_.back(), self.context(c));
+    if (started_ && target.size_bytes() > most_inlined()) receive_data(incoming_.back());
   }
   /// Returns the rank and the tag of the message that a user receives, negative if there is none. Messages for which
   /// they are equal arrive in order.
   [[nodiscard]] std::pair<int, int> origin() const noexcept {
-    return incoming_.empty() || !user_tag_ ? std::pair{-1, -1} : std::pair{incoming_[0].from, incoming_[0].header_tag};
+    return incoming_.empty() || !user_tag_ ? std::pair{-1, -1} : std::pair{incoming_[0].from, *user_tag_};
   }
   /// Takes the headers that have arrived; returns whether all have.
-  bool take_headers(const ErrorContext& context) {
+  bool take_headers() {
     bool all = true;
     for (Incoming& message : incoming_) {
       if (message.header_taken) continue;
-      if (try_complete(requests_[message.request], "MPI_Test", context))
-        take_header(message, context);
+      if (try_complete(requests_[message.request], "MPI_Test", context_))
+        take_header(message);
       else
         all = false;
     }
@@ -145,7 +137,7 @@ class Job {
       auto& type = user_types_[static_cast<std::size_t>(user_.op.type())];
       if (!type) type = carrying(o.type, user_);
       o.type = type.native_handle();
-      o.op = world_.user_op(op.commutative());
+      o.op = mpi::user_op(op.commutative());
     }
     if (receives && (op.finishes() || o.receive != receive.data()))
       finish_.emplace(Finish{wide ? op.widened() : op, o.receive, receive});
@@ -161,17 +153,17 @@ class Job {
   [[nodiscard]] bool idle() const noexcept { return requests_.empty(); }
 
   /// Returns whether all requests are complete and the sizes of the received messages have been checked.
-  bool test(const ErrorContext& context) {
+  bool test() {
     if (requests_.empty()) return true;
-    if (!take_headers(context)) return false;
+    if (!take_headers()) return false;
     int all = 0;
     statuses_.resize(requests_.size());
     const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &all, statuses_.data());
     if (code != MPI_SUCCESS) {
       for (const auto& status : statuses_)
         if (code == MPI_ERR_IN_STATUS && status.MPI_ERROR != MPI_SUCCESS && status.MPI_ERROR != MPI_ERR_PENDING)
-          fail(status.MPI_ERROR, "MPI_Testall", context);
-      fail(code, "MPI_Testall", context);
+          fail(status.MPI_ERROR, "MPI_Testall", context_);
+      fail(code, "MPI_Testall", context_);
     }
     if (all != 0) clear();
     return all != 0;
@@ -214,9 +206,8 @@ class Job {
 
   /// Gives up the requests in flight: cancels receives and lets the rest complete for some time, so MPI does not read
   /// memory that its owner frees; MPI keeps the requests that do not complete. A receive that has begun cannot be
-  /// cancelled, and is waited for. Messages from and to a rank that `is_lost` are not.
-  template <class IsLost>
-  void abandon(std::chrono::milliseconds patience, IsLost&& is_lost) noexcept {
+  /// cancelled, and is waited for. Messages from and to a rank that is known to have ended are not.
+  void abandon(std::chrono::milliseconds patience) noexcept {
     for (std::size_t i = 0; i < requests_.size(); ++i)
       if (requests_[i] != MPI_REQUEST_NULL && awaited_[i].receives) MPI_Cancel(&requests_[i]);
     const auto has_ended = [](MPI_Request& request) {
@@ -230,7 +221,9 @@ class Job {
       return true;
     };
     const auto sends = [](const Awaited& awaited) { return !awaited.receives; };
-    const auto unreachable = [&](const Awaited& awaited) { return awaited.peer >= 0 && is_lost(awaited.peer); };
+    const auto unreachable = [&](const Awaited& awaited) {
+      return awaited.peer >= 0 && world_.has_ended(transport_.ranks[static_cast<std::size_t>(awaited.peer)]);
+    };
     (void)wait_until(
         no_timeout, [&] { return all(sends); },
         [&] { return all([&](const Awaited& awaited) { return sends(awaited) || unreachable(awaited); }); });
@@ -259,7 +252,6 @@ class Job {
     MessageHeader expected{};
     Span<AnyElement> target{};
     int from = 0;
-    int header_tag = 0;
     std::size_t request = 0;     ///< of the header
     std::byte* first = nullptr;  ///< the header, and the data if they are small
     bool header_taken = false;
@@ -280,39 +272,44 @@ class Job {
     if (slots[number].size() < bytes) slots[number] = Buffer<std::byte>(bytes);
     return slots[number].data();
   }
-  [[nodiscard]] int header_tag(int tag) const noexcept { return tag_ + (1 + data_tags_) * tag; }
-  [[nodiscard]] int data_tag(int tag_of_header, const MessageHeader& header) const noexcept {
-    return tag_of_header + 1 + static_cast<int>(digest_of(header) % static_cast<std::uint64_t>(data_tags_));
+  [[nodiscard]] const RankMap& messages() const noexcept { return user_tag_ ? transport_.messages : transport_.calls; }
+  /// Returns the tag of a header. The tags of a user's tag follow, among which a header chooses that of its data.
+  [[nodiscard]] int header_tag() const noexcept { return tag_ + (1 + transport_.data_tags) * user_tag_.value_or(0); }
+  [[nodiscard]] int data_tag(const MessageHeader& header) const noexcept {
+    const auto tags = static_cast<std::uint64_t>(user_tag_ ? transport_.data_tags : 1);
+    return header_tag() + 1 + static_cast<int>(digest_of(header) % tags);
   }
   /// Sends an MPI message; to this rank synchronously, because MPI would buffer a small self-send and report it as
   /// complete.
-  void send_piece(const Call<Host>& c, const std::byte* data, int count, MPI_Datatype type, int to, int tag) {
+  void send_piece(const std::byte* data, int count, MPI_Datatype type, int to, int tag) {
     const auto start = to == self.rank ? MPI_Issend : MPI_Isend;
-    mpi::check(start(data, count, type, (*messages_)[to], tag, messages_->comm, &add({.peer = to})),
-               to == self.rank ? "MPI_Issend" : "MPI_Isend", self.context(c));
+    check(start(data, count, type, messages()[to], tag, messages().comm, &add({.peer = to})),
+          to == self.rank ? "MPI_Issend" : "MPI_Isend", context_);
+  }
+  void receive_piece(std::byte* data, int count, MPI_Datatype type, int from, int tag) {
+    MPI_Request& request = add({.receives = true, .peer = from});
+    check(MPI_Irecv(data, count, type, messages()[from], tag, messages().comm, &request), "MPI_Irecv", context_);
   }
   /// Compares a header that has arrived, and takes the data if they are with it.
-  void take_header(Incoming& message, const ErrorContext& context) {
+  void take_header(Incoming& message) {
     MessageHeader theirs;
     std::memcpy(&theirs, message.first, sizeof theirs);
     if (theirs != message.expected)
-      throw MismatchError(difference(message.expected, theirs, message.from, false), context);
+      throw MismatchError(difference(message.expected, theirs, message.from, false), context_);
     message.header_taken = true;
     const Span<AnyElement>& target = message.target;
     if (target.size_bytes() > most_inlined()) {
-      if (!started_) receive_data(message, context);
+      if (!started_) receive_data(message);
     } else if (!target.empty()) {
       std::memcpy(target.data(), message.first + sizeof theirs, target.size_bytes());
     }
   }
-  void receive_data(const Incoming& message, const ErrorContext& context) {
+  void receive_data(const Incoming& message) {
     received_data_ = true;
     const Unit unit = unit_of(message.target);
     in_pieces(message.target.size() * unit.per_element, most, [&](std::size_t offset, int count) {
-      MPI_Request& request = add({.receives = true, .peer = message.from});
-      mpi::check(MPI_Irecv(message.target.bytes() + offset * unit.bytes, count, unit.type, (*messages_)[message.from],
-                           data_tag(message.header_tag, message.expected), messages_->comm, &request),
-                 "MPI_Irecv", context);
+      receive_piece(message.target.bytes() + offset * unit.bytes, count, unit.type, message.from,
+                    data_tag(message.expected));
     });
   }
   MPI_Request& add(const Awaited& awaited) {
@@ -326,13 +323,13 @@ class Job {
     awaited_.clear();
   }
 
-  const World& world_;
+  const Transport& transport_;
+  World& world_;
+  ErrorContext context_;
   MPI_Comm comm_ = MPI_COMM_NULL;
-  const RankMap* messages_ = nullptr;
   bool started_ = false;
   bool left_behind_ = false;
   int tag_ = 0;
-  int data_tags_ = 1;
   std::optional<int> user_tag_{};  ///< of a user's message
   std::vector<MPI_Request> requests_;
   std::vector<MPI_Status> statuses_;

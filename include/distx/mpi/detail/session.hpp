@@ -16,10 +16,8 @@
 #include "distx/core/detail/early_warning.hpp"
 #include "distx/core/detail/fnv1a.hpp"
 #include "distx/core/detail/made_here.hpp"
-#include "distx/mpi/detail/agreement.hpp"
-#include "distx/mpi/detail/queue.hpp"
+#include "distx/mpi/detail/transport.hpp"
 #include "distx/mpi/detail/world.hpp"
-#include "distx/mpi/options.hpp"
 
 namespace distx::inline DISTX_ABI::detail::mpi {
 
@@ -40,9 +38,6 @@ class Session final : public FailureChannel, public VirtualConnector, public std
         subset_(std::move(subset)),
         calls_(QueueTransport({world_->control().comm(), subset_.ranks}, subset_.first_tag(), 3, RankSubset::user_tags),
                RankOf{rank_, size_, "mpi"}, deadline, is_left() || size_ <= MpiOptions::most_scheduled_ranks) {}
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
-  ~Session() override = default;
 
   /// Returns the MPI communicator of these ranks, null after `shrink`.
   [[nodiscard]] MPI_Comm comm() const noexcept { return is_left() ? MPI_COMM_NULL : world_->comm(); }
@@ -52,6 +47,35 @@ class Session final : public FailureChannel, public VirtualConnector, public std
   [[nodiscard]] World& world() const noexcept { return *world_; }
   [[nodiscard]] Control& control() const noexcept { return world_->control(); }
   [[nodiscard]] const Timeout& deadline() const noexcept { return deadline_; }
+  /// Gives a transport an MPI communicator of its ranks, and a duplicate of that. Collective over it.
+  /// @throws TimeoutError
+  void open(Transport& transport, mpi_unique_comm comm, const MpiOptions& options) const try {
+    transport.blocking = std::move(comm);
+    const MPI_Comm whole = transport.blocking.native_handle();
+    transport.started = duplicate(whole, deadline_, transport.self.context("MpiCommunicator"));
+    transport.messages = {whole};
+    transport.calls = {transport.started.native_handle()};
+    transport.call_tags = world_->last_tag();
+    transport.divide_tags(std::int64_t{transport.call_tags} + 1);
+    transport.scheduled =
+        options.collectives != MpiCollectives::vendor && transport.self.size <= MpiOptions::most_scheduled_ranks;
+    // Ranks without a progress thread use MPI's collectives, and all ranks must do the same.
+    transport.threaded = transport.scheduled && options.check == Check::every_call && transport.serves_threads;
+  } catch (const TimeoutError&) {
+    world_->note_broken();
+    transport.release();
+    throw;
+  }
+  /// Gives a transport a channel of these ranks. Local.
+  void open(Transport& transport, int channel, const ErrorContext& context) const {
+    world_->use_channel(channel, context);
+    const RankSubset subset{transport.ranks, channel};
+    transport.messages = transport.calls = {control().comm(), subset.ranks};
+    transport.first_call_tag = subset.first_tag();
+    transport.call_tags = RankSubset::user_tags;
+    transport.first_message_tag = subset.first_tag() + RankSubset::user_tags;
+    transport.divide_tags(RankSubset::tags - RankSubset::user_tags);
+  }
   /// Returns an identity for a communicator, equal on all ranks, and different after each call of them.
   [[nodiscard]] std::uint64_t new_identity() const noexcept {
     return fnv1a(std::array<std::uint64_t, 2>{group_, made_});
@@ -83,14 +107,6 @@ class Session final : public FailureChannel, public VirtualConnector, public std
     }
     note_joined();
   }
-  /// Returns the values of all ranks, in rank order. Collective.
-  template <class T>
-  [[nodiscard]] std::vector<T> gathered(const char* operation, const T& own) {
-    std::vector<T> all(static_cast<std::size_t>(size_));
-    make(operation,
-         erase(calls::AllGather<std::byte>{std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all))}));
-    return all;
-  }
   /// Returns the surviving ranks, which have entered this call; see `AnyConnector::shrink`.
   [[nodiscard]] std::shared_ptr<VirtualConnector> shrink(Timeout deadline) override;
   [[nodiscard]] std::shared_ptr<VirtualConnector> grow() override { return shared_from_this(); }
@@ -101,11 +117,12 @@ class Session final : public FailureChannel, public VirtualConnector, public std
 
   /// @pre MPI_THREAD_MULTIPLE, as for `poll`
   void publish(std::uint64_t identity, const std::string& reason) noexcept override {
-    if (process_.is_here()) control().publish(identity ^ group_, reason, *subset_.ranks);
+    if (process_.is_here()) control().publish(identity ^ group_, reason, subset_.ranks);
   }
   [[nodiscard]] std::optional<std::string> poll(std::uint64_t identity) override {
     if (!process_.is_here()) return std::nullopt;
-    return control().poll(identity ^ group_);
+    if (is_up()) control().try_receive();
+    return control().reason(identity ^ group_);
   }
 
   [[nodiscard]] ErrorContext where(std::string_view operation) const noexcept {
@@ -114,11 +131,11 @@ class Session final : public FailureChannel, public VirtualConnector, public std
 
  private:
   [[nodiscard]] static RankNumbers numbers_of(const World& world, const RankSubset& subset) {
-    const std::vector<int>& ranks = *subset.ranks;
-    const auto& own = world.process(world.rank());
-    const auto is_here = [&](int rank) { return world.process(rank).shares_host_with(own); };
-    return {subset.rank, static_cast<int>(ranks.size()),
-            static_cast<int>(std::count_if(ranks.begin(), ranks.begin() + subset.rank, is_here)),
+    const std::vector<int>& ranks = subset.ranks;
+    const auto own = std::ranges::find(ranks, world.rank());
+    const auto is_here = [&](int rank) { return world.process(rank).shares_host_with(world.process(world.rank())); };
+    return {static_cast<int>(own - ranks.begin()), static_cast<int>(ranks.size()),
+            static_cast<int>(std::count_if(ranks.begin(), own, is_here)),
             static_cast<int>(std::ranges::count_if(ranks, is_here))};
   }
 
@@ -129,10 +146,10 @@ class Session final : public FailureChannel, public VirtualConnector, public std
   }
   void communicate(const Call<Host>& call, const ErrorContext& context) {
     const std::uint64_t number = made_++;
-    const auto one_has_ended = [this] { return world_->first_ended(*subset_.ranks) >= 0; };
+    const auto one_has_ended = [this] { return world_->first_ended(subset_.ranks) >= 0; };
     const auto wait = [&](auto&& ready, auto&& overdue) {
       if (wait_for_ranks(deadline_, context, ready, one_has_ended, overdue))
-        world_->raise_ended(*subset_.ranks, context);
+        world_->raise_ended(subset_.ranks, context);
     };
     if (calls_.join(call, number, context, wait)) return;
     if (is_left()) return calls_.transfer(call, number, context, wait);
@@ -148,11 +165,10 @@ class Session final : public FailureChannel, public VirtualConnector, public std
   [[nodiscard]] std::vector<std::byte> broadcast_by_mpi(std::span<const std::byte> bytes, int root,
                                                         const ErrorContext& context) {
     // Staged, so that MPI does not write to the caller's buffer after a timeout.
-    auto staged = std::make_unique<std::vector<std::byte>>(bytes.begin(), bytes.end());
-    run_in_time(deadline_, "MPI_Ibcast", context, staged, [&](auto& buffer, MPI_Request* request) {
+    std::vector<std::byte> staged(bytes.begin(), bytes.end());
+    return run_in_time(deadline_, "MPI_Ibcast", context, std::move(staged), [&](auto& buffer, MPI_Request* request) {
       return MPI_Ibcast(buffer.data(), static_cast<int>(buffer.size()), MPI_BYTE, root, comm(), request);
     });
-    return std::move(*staged);
   }
 
   MadeHere process_;
@@ -175,19 +191,19 @@ inline std::shared_ptr<VirtualConnector> Session::shrink(Timeout deadline) {
   if (std::exchange(shrunk_, true)) throw replaced_before(context);
   World& world = *world_;
   std::vector<char> ended(static_cast<std::size_t>(world.size()), true);  // by rank in the world; or not of these ranks
-  for (const int rank : *subset_.ranks) ended[static_cast<std::size_t>(rank)] = false;
+  for (const int rank : subset_.ranks) ended[static_cast<std::size_t>(rank)] = false;
   const auto has_ended = [&](int rank) { return ended[static_cast<std::size_t>(rank)] != 0; };
   const auto send = [&](const Agreement::Message& message) {
-    std::vector<int> left = *subset_.ranks;
+    std::vector<int> left = subset_.ranks;
     std::erase_if(left, has_ended);
     world.control().send(group_, left, message.words());
   };
   Agreement agreement(world.rank(), world.size(), world.next_channel(), deadline, Deadline::clock::now(), send);
-  std::optional<Survivors> decision;
+  std::optional<RankSubset> decision;
   const auto is_decided = [&] {
     const auto now = Deadline::clock::now();
     // Before the messages: then all messages of a rank that has ended have been passed on.
-    for (const int rank : *subset_.ranks)
+    for (const int rank : subset_.ranks)
       if (world.has_ended(rank)) ended[static_cast<std::size_t>(rank)] = true;
     for (const auto& received : world.control().received(group_))
       agreement.receive(received.from, Agreement::Message::from(received.words));
@@ -196,13 +212,13 @@ inline std::shared_ptr<VirtualConnector> Session::shrink(Timeout deadline) {
   };
   (void)wait_until(no_timeout, is_decided, [] { return false; });
   if (!decision->has(world.rank())) throw left_behind(deadline, context);
-  RankSubset left = world.subset_of(decision->ranks(), decision->channel, context);
-  std::vector<int> words = *left.ranks;
-  words.push_back(left.channel);
+  world.use_channel(decision->channel, context);
+  std::vector<int> words = decision->ranks;
+  words.push_back(decision->channel);
   const auto group = fnv1a(words);
-  world.note_left(left.ranks, group);
+  world.note_left(decision->ranks, group);
   const auto shorter = [](const Timeout& a, const Timeout& b) { return a.limit() < b.limit(); };
-  return make_here<Session>(world_, std::move(left), std::min(deadline_, deadline, shorter), group);
+  return make_here<Session>(world_, std::move(*decision), std::min(deadline_, deadline, shorter), group);
 }
 
 /// Returns the session of the ranks of a new World.
@@ -217,7 +233,7 @@ template <class... Arguments>
   if (is_up()) return new_session(MPI_COMM_SELF, default_deadline);
   static const std::shared_ptr<Session> own = [] {
     NoArguments none;
-    return new_session(none.count, none.values, BoostThreadLevel::multiple, default_deadline);
+    return new_session(none.count, none.values, MpiConnectorOptions{});
   }();
   return own;
 }

@@ -3,7 +3,6 @@
 #include <boost/mpi/environment.hpp>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -17,21 +16,20 @@
 #include "distx/connect/connect.hpp"
 #include "distx/core/detail/early_warning.hpp"
 #include "distx/core/detail/wait.hpp"
+#include "distx/mpi/connector.hpp"
+#include "distx/mpi/detail/agreement.hpp"
 #include "distx/mpi/detail/control.hpp"
-#include "distx/mpi/detail/datatypes.hpp"
-#include "distx/mpi/detail/queue.hpp"
 #include "distx/posix/process.hpp"
 
 namespace distx::inline DISTX_ABI::detail::mpi {
 
-using BoostThreadLevel = boost::mpi::threading::level;
-
-/// Runs a nonblocking call of MPI to completion: `begin(*keep, &request)`. `keep` owns its buffers, which MPI uses
-/// until then; it is released at the deadline.
+/// Runs a nonblocking call of MPI to completion: `begin(buffers, &request)`. Returns the buffers, which MPI uses until
+/// then; after the deadline it keeps them.
 /// @throws TimeoutError
 template <class Buffers, class Begin>
-void run_in_time(const Timeout& deadline, const char* routine, const ErrorContext& context,
-                 std::unique_ptr<Buffers>& keep, Begin&& begin) {
+[[nodiscard]] Buffers run_in_time(const Timeout& deadline, const char* routine, const ErrorContext& context,
+                                  Buffers buffers, Begin&& begin) {
+  auto keep = std::make_unique<Buffers>(std::move(buffers));
   MPI_Request request = MPI_REQUEST_NULL;
   check(begin(*keep, &request), routine, context);
   try {
@@ -42,6 +40,7 @@ void run_in_time(const Timeout& deadline, const char* routine, const ErrorContex
     (void)keep.release();  // MPI may still write to it
     throw;
   }
+  return std::move(*keep);
 }
 
 /// Returns an owner of `comm`, whose errors are returned as codes from now on.
@@ -54,10 +53,8 @@ void run_in_time(const Timeout& deadline, const char* routine, const ErrorContex
 /// Returns a duplicate whose errors are returned as codes; the error handler of the original is unchanged. Collective.
 /// @throws TimeoutError; then the original must not be freed
 [[nodiscard]] inline mpi_unique_comm duplicate(MPI_Comm comm, const Timeout& deadline, const ErrorContext& context) {
-  auto copy = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
-  run_in_time(deadline, "MPI_Comm_idup", context, copy,
-              [&](MPI_Comm& made, MPI_Request* request) { return MPI_Comm_idup(comm, &made, request); });
-  return owned(*copy, context);
+  const auto begin = [&](MPI_Comm& copy, MPI_Request* request) { return MPI_Comm_idup(comm, &copy, request); };
+  return owned(run_in_time(deadline, "MPI_Comm_idup", context, MPI_COMM_NULL, begin), context);
 }
 
 /// Returns the values of all ranks of `comm`, in rank order. Collective.
@@ -68,13 +65,12 @@ template <class T>
 [[nodiscard]] std::vector<T> gathered(MPI_Comm comm, std::span<const T> own, const Timeout& deadline,
                                       const ErrorContext& context) {
   // Staged, so that MPI does not write to the caller's buffer after a timeout.
-  auto all = std::make_unique<std::vector<T>>(static_cast<std::size_t>(context.size) * own.size());
-  std::ranges::copy(own, &(*all)[static_cast<std::size_t>(context.rank) * own.size()]);
-  run_in_time(deadline, "MPI_Iallgather", context, all, [&](std::vector<T>& values, MPI_Request* request) {
+  std::vector<T> all(static_cast<std::size_t>(context.size) * own.size());
+  std::ranges::copy(own, &all[static_cast<std::size_t>(context.rank) * own.size()]);
+  return run_in_time(deadline, "MPI_Iallgather", context, std::move(all), [&](auto& values, MPI_Request* request) {
     return MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, values.data(), static_cast<int>(own.size_bytes()),
                           MPI_BYTE, comm, request);
   });
-  return std::move(*all);
 }
 
 /// Returns whether a thread of this process other than the calling one runs, or would if a core were free.
@@ -95,11 +91,12 @@ class World {
  public:
   /// Initializes MPI. Collective.
   /// @throws ConnectError if MPI was initialized or finalized before
-  World(int& argc, char**& argv, BoostThreadLevel level, Timeout deadline) : deadline_(deadline) {
+  World(int& argc, char**& argv, const MpiConnectorOptions& options) : deadline_(options.deadline) {
     if (boost::mpi::environment::finalized())
       throw refused("MPI has already been finalised in this process and cannot be started again");
     if (boost::mpi::environment::initialized())
       throw refused("MPI is already initialised: pass its communicator, MpiConnector(MPI_COMM_WORLD)");
+    const auto level = static_cast<boost::mpi::threading::level>(options.thread_level);
     environment_ = std::make_unique<boost::mpi::environment>(argc, argv, level, false);
     open(MPI_COMM_WORLD);
   }
@@ -126,14 +123,13 @@ class World {
     // notices an exit without MPI_Finalize and terminates the others.
     const Timeout patience = unwinding ? Timeout(std::chrono::seconds(2)) : deadline_;
     // Once ranks are lost, MPI_Finalize may wait for them: the surviving ranks exit without it, together.
-    const bool joined = (left_ || !stuck_) && await_others(patience);
-    if (left_ || !joined) {
+    const bool joined = (is_left() || !stuck_) && await_others(patience);
+    if (is_left() || !joined) {
       abandon();
       return;
     }
     control_->close();
     comm_.reset();
-    user_ops_ = {};
     await_idle_threads();
     MPI_Finalize();
   }
@@ -141,16 +137,13 @@ class World {
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_.native_handle(); }
   [[nodiscard]] Control& control() noexcept { return *control_; }
   [[nodiscard]] int rank() const noexcept { return rank_; }
-  [[nodiscard]] int size() const noexcept { return static_cast<int>(processes_.size()); }
+  [[nodiscard]] int size() const noexcept { return size_; }
   /// Returns whether this object ends MPI. Otherwise the program may make further communicators after the control
   /// communicator is freed, in which Open MPI would look for notifications that are still in transit.
   [[nodiscard]] bool ends_mpi() const noexcept { return environment_ != nullptr; }
   /// Returns the largest tag that MPI has, which Boost.MPI reserves for the collectives of its communicators.
   [[nodiscard]] int last_tag() const { return boost::mpi::environment::max_tag() + 1; }
   [[nodiscard]] const Timeout& deadline() const noexcept { return deadline_; }
-  [[nodiscard]] MPI_Op user_op(bool commutative) const noexcept {
-    return user_ops_[commutative ? 1 : 0].native_handle();
-  }
 
   [[nodiscard]] const posix::Process& process(int rank) const noexcept {
     return processes_[static_cast<std::size_t>(rank)];
@@ -176,16 +169,16 @@ class World {
   }
 
   /// Returns all ranks, which use channel 0.
-  [[nodiscard]] RankSubset all() {
+  [[nodiscard]] RankSubset all() const {
     std::vector<int> ranks(processes_.size());
     std::iota(ranks.begin(), ranks.end(), 0);
-    return subset_of(std::move(ranks), 0, where("MpiConnector"));
+    return {std::move(ranks), 0};
   }
   /// Returns the first channel that this rank has not used; see RankSubset.
   [[nodiscard]] int next_channel() const noexcept { return next_channel_; }
-  /// Returns some of these ranks, among them this one, which use a channel that none of them has used.
+  /// Begins to use a channel, which this rank has not used.
   /// @throws BackendError if MPI has no tags for it
-  [[nodiscard]] RankSubset subset_of(std::vector<int> ranks, int channel, const ErrorContext& context) {
+  void use_channel(int channel, const ErrorContext& context) {
     const int last = (last_tag() - RankSubset::tags + 1) / RankSubset::tags;
     if (channel > last)
       throw BackendError("the surviving ranks have made " + std::to_string(channel) +
@@ -194,8 +187,6 @@ class World {
                              ": keep communicators for longer",
                          context);
     next_channel_ = channel + 1;
-    const auto there = static_cast<int>(std::ranges::find(ranks, rank_) - ranks.begin());
-    return {std::make_shared<const std::vector<int>>(std::move(ranks)), there, channel};
   }
 
   /// Notes that calls of MPI may still use this object's handles.
@@ -206,10 +197,10 @@ class World {
     control_->note_failure();
   }
   /// Notes that only these ranks are left; they end together, and MPI is not finalized.
-  void note_left(std::shared_ptr<const std::vector<int>> ranks, std::uint64_t group) noexcept {
+  void note_left(const std::vector<int>& ranks, std::uint64_t group) {
+    left_ = ranks;
     broken_ = true;
     control_->forget_failures();
-    left_ = std::move(ranks);
     left_group_ = group;
   }
 
@@ -223,12 +214,11 @@ class World {
 
   void open(MPI_Comm comm) try {
     comm_ = duplicate(comm, deadline_, where("MpiConnector"));
-    int size = 1;
     check(MPI_Comm_rank(this->comm(), &rank_), "MPI_Comm_rank", where("MpiConnector"));
-    check(MPI_Comm_size(this->comm(), &size), "MPI_Comm_size", where("MpiConnector"));
+    check(MPI_Comm_size(this->comm(), &size_), "MPI_Comm_size", where("MpiConnector"));
     control_ = std::make_unique<Control>(duplicate(this->comm(), deadline_, where("MpiConnector")), rank_);
     if (const auto announced = detail::announced_mpi_ranks();
-        environment_ != nullptr && size == 1 && announced && announced->size > 1)
+        environment_ != nullptr && size_ == 1 && announced && announced->size > 1)
       throw refused("a launcher has started " + std::to_string(announced->size) + " ranks (" + announced->variable +
                     " is set), and MPI sees only this one: use the mpirun of the MPI library that this program is "
                     "linked with");
@@ -238,14 +228,12 @@ class World {
       std::uint64_t began = 0;
     };
     const posix::Process own = posix::this_process();
-    const ErrorContext context{.operation = "MpiConnector", .backend = "mpi", .rank = rank_, .size = size};
     const Id id{posix::host_id(), own.id, own.began};
-    for (const Id& each : gathered(this->comm(), std::span(&id, 1), deadline_, context))
+    for (const Id& each : gathered(this->comm(), std::span(&id, 1), deadline_, where("MpiConnector")))
       processes_.push_back({each.host.data(), own.host_name, each.id, each.began});
-    for (int rank = 0; rank < size; ++rank)
+    for (int rank = 0; rank < size_; ++rank)
       if (rank != rank_ && process(rank).shares_host_with(process(rank_))) on_host_.push_back(rank);
     ended_ = std::make_unique<std::atomic<bool>[]>(processes_.size());
-    user_ops_ = {make_user_op(false), make_user_op(true)};
   } catch (const TimeoutError&) {
     abandon();  // no destructor runs, and MPI_Finalize and MPI_Comm_free would wait for the rank that did not join
     throw;
@@ -256,13 +244,13 @@ class World {
     using clock = Deadline::clock;
     const auto context = where("the end of MPI");
     MPI_Request request = MPI_REQUEST_NULL;
-    std::vector<int> left = left_ ? *left_ : std::vector<int>();
+    std::vector<int> left = left_;
     std::erase(left, rank_);
     control_->send(~left_group_, left, {});
     // On the control communicator, so that no other call of a rank can match this barrier.
-    if (!left_) check(MPI_Ibarrier(control_->comm(), &request), "MPI_Ibarrier", context);
+    if (!is_left()) check(MPI_Ibarrier(control_->comm(), &request), "MPI_Ibarrier", context);
     const auto ready = [&] {
-      if (!left_) return try_complete(request, "MPI_Ibarrier", context);
+      if (!is_left()) return try_complete(request, "MPI_Ibarrier", context);
       for (const auto& received : control_->received(~left_group_)) std::erase(left, received.from);
       return left.empty();
     };
@@ -273,7 +261,7 @@ class World {
       control_->try_receive();
       if (control_->has_failed()) end = std::min(end, now + std::chrono::seconds(5));
       std::erase_if(left, is_over);
-      if (!left_ && std::ranges::any_of(on_host_, is_over)) end = std::min(end, now + std::chrono::seconds(1));
+      if (!is_left() && std::ranges::any_of(on_host_, is_over)) end = std::min(end, now + std::chrono::seconds(1));
       return now >= end;
     };
     return wait_until(patience, ready, has_given_up) == WaitEnd::ready;
@@ -299,12 +287,12 @@ class World {
     for (const int other : on_host_)
       if (!ended(other) && posix::has_ended(process(other), process(rank_))) ended(other) = one_has_ended_ = true;
   }
+  [[nodiscard]] bool is_left() const noexcept { return !left_.empty(); }
   [[nodiscard]] std::atomic<bool>& ended(int rank) const noexcept { return ended_[static_cast<std::size_t>(rank)]; }
   /// Leaves MPI initialized: calls on this or other ranks may still use the handles.
   void abandon() noexcept {
     (void)environment_.release();
     (void)comm_.release();
-    for (auto& op : user_ops_) (void)op.release();
     if (control_ != nullptr) control_->abandon();
   }
 
@@ -315,15 +303,14 @@ class World {
   std::unique_ptr<boost::mpi::environment> environment_;
   mpi_unique_comm comm_;
   std::unique_ptr<Control> control_;
-  std::array<unique_op, 2> user_ops_;
   std::vector<posix::Process> processes_;         ///< by rank
   std::vector<int> on_host_;                      ///< the other ranks of this host, which are watched
   std::unique_ptr<std::atomic<bool>[]> ended_{};  ///< by rank
   std::atomic<bool> one_has_ended_{false};
   std::atomic<Deadline::clock::duration> looked_{};  ///< at the processes
-  int rank_ = 0;
+  int rank_ = 0, size_ = 0;
   std::atomic<int> next_channel_{1};  // 0 has the tag of Control
-  std::shared_ptr<const std::vector<int>> left_{};
+  std::vector<int> left_{};           ///< the surviving ranks after `shrink`
   std::uint64_t left_group_ = 0;
 };
 
