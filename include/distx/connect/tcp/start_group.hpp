@@ -81,13 +81,13 @@ using Locate = std::function<std::optional<RootAddress>(time_point)>;
   const auto context = terms.where();
   const std::string after = "timed out after " + terms.deadline.to_string() + ": ";
   try {
-    auto next = transport->wait(terms.remaining(), context, &control::Inbox::next);
+    const auto next = transport->wait(control::Awaited::group, terms.remaining(), context);
     if (!next && job.empty()) throw TimeoutError(after + "rank 0 does not answer", context);
     if (!next)
       throw ConnectError(after + job + " has not admitted this process: its ranks must call grow() from time to time",
                          context);
-    if (job.empty() && next->size() != terms.size)
-      throw ConnectError("rank 0 welcomes " + std::to_string(next->size()) + " ranks", context);
+    if (job.empty() && next->size != terms.size)
+      throw ConnectError("rank 0 welcomes " + std::to_string(next->size) + " ranks", context);
     return make_here<ControlGroup>("tcp", terms.deadline, *next, transport);
   } catch (const Error& error) {
     transport->close(TcpTransport::after_error);

@@ -12,7 +12,7 @@
 
 namespace distx::inline DISTX_ABI::detail::file {
 
-using control::SentError;
+using control::Frame;
 using posix::has_ended;
 using posix::Process;
 using posix::this_process;

@@ -31,7 +31,7 @@ class Rendezvous {
   [[nodiscard]] ErrorContext where() const noexcept {
     return {.operation = "connect", .backend = "file", .rank = rank_, .size = size_};
   }
-  [[nodiscard]] SentError not_joined(const std::vector<int>& ranks) const {
+  [[nodiscard]] Frame not_joined(const std::vector<int>& ranks) const {
     return control::not_joined(ranks, size_, timeout_, "in '" + path_.string() + "'");
   }
 
@@ -56,11 +56,11 @@ class Rendezvous {
 
   void gather() {
     make_job();
-    std::optional<SentError> refusal;
+    std::optional<Frame> refusal;
     try {
       refusal = gather_answers();
     } catch (const Error& error) {
-      refusal = SentError{'c', -1, error.message()};
+      refusal = control::refusal(error.message());
     } catch (...) {  // out of memory
       withdraw();
       leave();
@@ -68,9 +68,9 @@ class Rendezvous {
     }
     withdraw();
     if (!refusal) return;
-    report(job_->inner, refusal_file, control::text_of(refusal->frame(control::FrameKind::refuse)));
+    report(job_->inner, refusal_file, control::text_of(*refusal));
     leave();
-    refusal->raise(where());
+    control::raise(*refusal, where());
   }
   void make_job() {
     made_outer_ = Folder::make(path_);
@@ -97,14 +97,14 @@ class Rendezvous {
   }
 
   /// Waits for all ranks and lists them; returns why they cannot work together, if so.
-  std::optional<SentError> gather_answers() {
+  std::optional<Frame> gather_answers() {
     joined_.resize(static_cast<std::size_t>(size_));
     joined_[0] = mine_;
     if (made_outer_) job_->inner.put(made_file, {});
     (void)job_->outer.read("run");  // throws for what is not a file, which the offer would replace
     job_->inner.put(hello_file(0), mine_.text());
     job_->outer.put("run", mine_.text());
-    std::optional<SentError> refusal;
+    std::optional<Frame> refusal;
     const auto end = poll_until(
         deadline_,
         [&] {
@@ -114,7 +114,7 @@ class Rendezvous {
           return refusal || missing().empty();
         },
         [&] {
-          warning_(where(), [&] { return not_joined(missing()).message; });
+          warning_(where(), [&] { return not_joined(missing()).text; });
           keep_offering();
           refusal = find_trouble();
           return refusal.has_value();
@@ -131,8 +131,8 @@ class Rendezvous {
     return ranks_where(size_, [&](int rank) { return !joined_[static_cast<std::size_t>(rank)].has_value(); });
   }
   /// Looks for what another rank reports, for a rank beyond the last, and for a rank that joined and exited.
-  [[nodiscard]] std::optional<SentError> find_trouble() const {
-    if (auto report = job_->inner.read(trouble_file)) return SentError{'c', -1, std::move(*report)};
+  [[nodiscard]] std::optional<Frame> find_trouble() const {
+    if (const auto report = job_->inner.read(trouble_file)) return control::refusal(*report);
     for (const auto& name : job_->inner.names()) {
       int rank = 0;
       if (name.starts_with("hello-") && std::istringstream(name.substr(6)) >> rank && rank >= size_)
@@ -183,17 +183,16 @@ class Rendezvous {
           return false;
         },
         [&] {
-          if (!job_)
-            warning_(where(), [&] { return not_joined({0}).message; });  // rank 0 says which others are missing
+          if (!job_) warning_(where(), [&] { return not_joined({0}).text; });  // rank 0 says which others are missing
           if (job_ && has_ended(root_.process, mine_.process) && !joined())
-            control::exited_early(0, size_, root_.process).raise(where());
+            control::raise(control::exited_early(0, size_, root_.process), where());
           return false;
         });
     if (end == WaitEnd::ready) return;
     if (!twin_.empty()) throw ConnectError(twin_, where());
     auto absent = ranks_where(size_, [&](int rank) { return job_ && !job_->inner.has(hello_file(rank)); });
     if (absent.empty()) absent.push_back(0);  // it has not offered its folder, or not confirmed the others
-    not_joined(absent).raise(where());
+    control::raise(not_joined(absent), where());
   }
   /// Answers an offer of rank 0 that this rank has not answered.
   void look_for_offer() {
@@ -218,15 +217,14 @@ class Rendezvous {
     }
     if (const auto other = Member::in(inner, hello_file(rank_)); other && other->who != mine_.who) {
       // Rank 0 reads of it and refuses all. If it does not, its job is an earlier one, on another host.
-      twin_ = control::twins(rank_, other->process, mine_.process).message;
+      twin_ = control::twins(rank_, other->process, mine_.process).text;
       report(inner, trouble_file, twin_);
     }
     return true;
   }
   /// Returns whether rank 0 has repeated this rank's word.
   bool has_joined() {
-    if (const auto refusal = job_->inner.read(refusal_file))
-      SentError::from(control::frame_from(*refusal)).raise(where());
+    if (const auto refusal = job_->inner.read(refusal_file)) control::raise(control::frame_from(*refusal), where());
     job_->ranks = Generation::from(job_->inner.read(members_file));
     return job_->ranks.rank_of(mine_.who) == rank_;
   }

@@ -14,8 +14,8 @@
 
 namespace distx::inline DISTX_ABI::detail::tcp {
 
+using control::Frame;
 using control::Process;
-using control::SentError;
 
 /// One of rank 0's connections, to a rank or a stranger.
 struct HubConnection final : control::RankChannel {
@@ -25,7 +25,7 @@ struct HubConnection final : control::RankChannel {
   static constexpr std::chrono::seconds introduction{10};
 
   explicit HubConnection(Descriptor accepted) : socket(std::move(accepted)) {}
-  void deliver(const control::Frame& frame) override {
+  void deliver(const Frame& frame) override {
     socket.append(frame);
     socket.flush();
   }
@@ -157,9 +157,9 @@ class Hub final : public TcpTransport, control::ControlRoot {
   ~Hub() override { end_connections(); }
 
   /// Takes a frame of rank 0 itself. May be called from any thread.
-  void submit(const control::Frame& frame) override {
+  void submit(Frame frame) override {
     const std::lock_guard lock(mutex_);
-    if (!take(0, frame)) inbox.lose(out_of_order);
+    if (!take(0, std::move(frame))) inbox.lose(out_of_order);
     wake();
   }
 
@@ -236,7 +236,7 @@ class Hub final : public TcpTransport, control::ControlRoot {
   }
   void look_at_clock() {
     const auto now = Deadline::clock::now();
-    if (!joined_ && !refused_) warn("connect", 0, [&] { return not_joined().message; });
+    if (!joined_ && !refused_) warn("connect", 0, [&] { return not_joined().text; });
     if (!joined_ && !refused_ && now >= join_end_) refuse(not_joined());
     connections_.expire(now);
     ControlRoot::expire(now);
@@ -248,8 +248,7 @@ class Hub final : public TcpTransport, control::ControlRoot {
     for (std::size_t rank = 1; rank < ranks_.size(); ++rank) {
       if (ranks_[rank].presence == Presence::here) return false;
       // A rank that has not been in time is not waited for once more.
-      if (refused_ && refused_->type != 't' && !ranks_[rank].refused && ranks_[rank].presence == Presence::absent)
-        return false;
+      if (refused_ && refused_->error != 't' && ranks_[rank].presence == Presence::absent) return false;
     }
     return true;
   }
@@ -260,12 +259,12 @@ class Hub final : public TcpTransport, control::ControlRoot {
     return static_cast<std::size_t>(std::ranges::count(ranks_, Presence::absent, &control::RankRecord::presence));
   }
   /// Returns the error of a job whose ranks have not all joined in time.
-  [[nodiscard]] SentError not_joined() {
+  [[nodiscard]] Frame not_joined() {
     const auto missing = ranks_where(size(), [&](int rank) { return record(rank).presence == Presence::absent; });
     auto error = control::not_joined(missing, size(), limit_, "at " + listener_.endpoint().to_string());
     if (wrong_tokens_ > 0)
-      error.message += "; " + std::to_string(wrong_tokens_) + (wrong_tokens_ == 1 ? " connection" : " connections") +
-                       " had another token: set the same DISTX_TOKEN on every rank";
+      error.text += "; " + std::to_string(wrong_tokens_) + (wrong_tokens_ == 1 ? " connection" : " connections") +
+                    " had another token: set the same DISTX_TOKEN on every rank";
     return error;
   }
   void serve(Connection& connection) {
@@ -316,17 +315,16 @@ class Hub final : public TcpTransport, control::ControlRoot {
   // ---- Joining ----
 
   /// Returns why a process cannot join these ranks; null if it can.
-  [[nodiscard]] std::optional<SentError> disagreement(int rank, int their_size, const Process& process) {
+  [[nodiscard]] std::optional<Frame> disagreement(int rank, int their_size, const Process& process) {
     if (their_size != size()) return control::other_size(rank, their_size, size());
     if (rank >= size())
-      return SentError{'c', -1,
-                       "invalid rank " + std::to_string(rank) + " (" + process.to_string() + "): must be in [0, " +
-                           std::to_string(size()) + ")"};
+      return control::refusal("invalid rank " + std::to_string(rank) + " (" + process.to_string() +
+                              "): must be in [0, " + std::to_string(size()) + ")");
     if (record(rank).presence != Presence::absent) return control::twins(rank, record(rank).process, process);
     return std::nullopt;
   }
   /// Takes the first frame of a connection that has proven the token; returns false if it is malformed.
-  bool join(Connection& connection, const control::Frame& frame) {
+  bool join(Connection& connection, const Frame& frame) {
     const int rank = frame.rank;
     Process process;
     if (frame.kind != control::FrameKind::hello || rank < 0) return false;
@@ -341,9 +339,9 @@ class Hub final : public TcpTransport, control::ControlRoot {
     if (error && !joined_ && !refused_) refuse(*error);
     if (refused_) error = refused_;
     if (error) {
-      connection.deliver(error->frame(control::FrameKind::refuse));
+      connection.deliver(*error);
       connection.dismiss();
-      if (rank < size()) record(rank).refused = true;
+      if (rank < size() && record(rank).presence == Presence::absent) record(rank).presence = Presence::over;
       return true;
     }
     record(rank) = {.presence = Presence::here, .channel = &connection, .process = std::move(process)};
@@ -357,7 +355,7 @@ class Hub final : public TcpTransport, control::ControlRoot {
     if (absent_ranks() == 0) welcome();
     return true;
   }
-  std::optional<control::Frame> grow(control::Frame result) override {
+  std::optional<Frame> grow(Frame result) override {
     const int before = size();
     for (auto& connection : connections_.all) {
       if (connection.stage != Stage::waiting) continue;
@@ -368,9 +366,9 @@ class Hub final : public TcpTransport, control::ControlRoot {
       ranks_.push_back({.presence = Presence::here, .channel = &connection, .process = std::move(connection.process)});
     }
     if (size() == before) return result;
+    for (auto& rank : ranks_) rank.part.reset();
     announce_group();
-    result.bytes = "1";
-    return result;
+    return std::nullopt;
   }
 
   Listener listener_;

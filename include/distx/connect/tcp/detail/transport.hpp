@@ -34,7 +34,7 @@ class Spoke final : public TcpTransport {
         socket_(std::move(socket)) {}
   [[nodiscard]] const Endpoint& root() const noexcept { return root_; }
 
-  void submit(const control::Frame& frame) override {
+  void submit(control::Frame frame) override {
     const std::lock_guard lock(mutex_);
     socket_.append(frame);
     socket_.flush();
