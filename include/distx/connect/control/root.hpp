@@ -26,6 +26,8 @@ struct RankRecord {
   time_point shrink_end{};
 
   [[nodiscard]] bool is_here() const noexcept { return presence == Presence::here; }
+  /// Returns whether it has entered `shrink`.
+  [[nodiscard]] bool survives() const noexcept { return is_here() && shrink_limit; }
   /// Returns whether it is to be notified of the end of a call.
   [[nodiscard]] bool is_waiting() const noexcept { return part && !expired && channel != nullptr; }
 };
@@ -178,11 +180,15 @@ class ControlRoot {
   }
   /// Continues with the ranks that have entered `shrink`, once the others have ended or the deadline is over.
   void settle_shrink(time_point now) {
-    auto next = survivors(now);
-    if (next.empty() || !may_shrink()) return;
+    bool complete = true, over = false;
     std::int64_t limit = no_limit;
-    for (const auto& rank : ranks_) limit = std::min(limit, rank.shrink_limit.value_or(no_limit));
-    const bool is_served = !rank_0_serves_ || (ranks_[0].is_here() && ranks_[0].shrink_limit);
+    for (const auto& rank : ranks_) {
+      complete = complete && (rank.survives() || !rank.is_here());
+      over = over || (rank.survives() && now >= rank.shrink_end);
+      limit = std::min(limit, rank.shrink_limit.value_or(no_limit));
+    }
+    if (!(complete || over) || std::ranges::none_of(ranks_, &RankRecord::survives) || !may_shrink()) return;
+    const bool is_served = !rank_0_serves_ || ranks_[0].survives();
     const auto reason = is_served ? left_behind(timeout_of(limit), {}).message()
                                   : without_root("it has ended, or did not enter the call");
     const Frame give_up = refusal(reason);
@@ -190,8 +196,11 @@ class ControlRoot {
       for (auto& rank : ranks_) rank.shrink_limit.reset();
       return send_all(give_up);
     }
+    std::vector<RankRecord> next;
     for (const auto& rank : ranks_) {
-      if (rank.channel == nullptr || (rank.is_here() && rank.shrink_limit)) continue;
+      if (rank.survives())
+        next.push_back({.presence = rank.presence, .channel = rank.channel, .process = rank.process});
+      if (rank.survives() || rank.channel == nullptr) continue;
       if (rank.is_here()) rank.channel->deliver(give_up);
       rank.channel->rank = -1;
       rank.channel->dismiss();
@@ -217,7 +226,7 @@ class ControlRoot {
     auto next = time_point::max();
     for (const auto& rank : ranks_) {
       if (rank.is_waiting()) next = std::min({next, rank.part_end, warning_due()});
-      if (rank.is_here() && rank.shrink_limit) next = std::min(next, rank.shrink_end);
+      if (rank.survives()) next = std::min(next, rank.shrink_end);
     }
     return next;
   }
@@ -238,52 +247,30 @@ class ControlRoot {
 
  private:
   /// Returns the reply to the current call once all ranks have entered it or one will not enter it any more.
-  [[nodiscard]] std::optional<Frame> reply() const {
-    bool missing = false, over = false;
-    std::string in_shrink;
-    for (int rank = 0; rank < size(); ++rank) {
-      const auto& one = ranks_[static_cast<std::size_t>(rank)];
-      if (one.part) continue;
-      missing = true;
-      over = over || one.presence == RankRecord::Presence::over;
-      if (one.shrink_limit) in_shrink = name(rank);
-    }
-    if (!missing) return result();
-    if (over) return failed_by(*first_end_);
-    if (in_shrink.empty()) return std::nullopt;
-    return failed_by_shrink(in_shrink);
+  [[nodiscard]] std::optional<Frame> reply() {
+    const auto is_missing = [](const auto& rank) { return !rank.part; };
+    const auto is_over = [](const auto& rank) { return !rank.part && rank.presence == RankRecord::Presence::over; };
+    if (std::ranges::none_of(ranks_, is_missing)) return result();
+    if (std::ranges::any_of(ranks_, is_over)) return failed_by(*first_end_);
+    for (int rank = size() - 1; rank >= 0; --rank)
+      if (!record(rank).part && record(rank).shrink_limit) return failed_by_shrink(name(rank));
+    return std::nullopt;
   }
   /// Returns the result of the call that all ranks have entered, or why it has none.
   [[nodiscard]] Frame result() const {
     const auto& call = ranks_[0].part->text;
     Frame result{{.kind = FrameKind::result}};
-    bool expired = false;
-    for (int rank = 0; rank < size(); ++rank) {
-      const auto& one = ranks_[static_cast<std::size_t>(rank)];
-      expired = expired || one.expired;
-      result.bytes += one.part->bytes;
+    for (int rank = 0; const auto& one : ranks_) {
       if (one.part->text != call)
         return {{.kind = FrameKind::fail, .error = 'm'},
                 "rank 0 calls " + call + ", rank " + std::to_string(rank) + " " + one.part->text};
+      result.bytes += one.part->bytes;
+      ++rank;
     }
     // A rank that has given up does not know the result, and must not be in a group that the call makes.
-    if (expired) return {{.kind = FrameKind::fail, .error = 't'}, "another rank has timed out in this call"};
+    if (std::ranges::any_of(ranks_, &RankRecord::expired))
+      return {{.kind = FrameKind::fail, .error = 't'}, "another rank has timed out in this call"};
     return result;
-  }
-  /// Returns the ranks that have entered `shrink`, as those of a new group in their order, once every other one has
-  /// ended or the first one's deadline is over; none before.
-  [[nodiscard]] std::vector<RankRecord> survivors(time_point now) const {
-    std::vector<RankRecord> found;
-    bool complete = true, over = false;
-    for (const auto& rank : ranks_) {
-      if (!rank.is_here()) continue;
-      complete = complete && rank.shrink_limit;
-      if (!rank.shrink_limit) continue;
-      over = over || now >= rank.shrink_end;
-      found.push_back({.presence = rank.presence, .channel = rank.channel, .process = rank.process});
-    }
-    if (!complete && !over) found.clear();
-    return found;
   }
 
   std::string_view backend_;

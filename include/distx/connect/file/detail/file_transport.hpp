@@ -98,7 +98,7 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
 
   [[nodiscard]] std::vector<control::RankRecord> records_of(const Generation& generation) {
     std::vector<control::RankRecord> records;
-    for (const auto& member : generation.members)
+    for (const auto& member : generation)
       records.push_back({.presence = control::RankRecord::Presence::here, .process = member.process});
     records[static_cast<std::size_t>(inbox.rank)].channel = &inbox;
     return records;
@@ -171,9 +171,8 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
     (void)has_part(failure->rank);
     end(failure->rank, failure->end, failure->text);
   }
-  void report(RankEnd how, int rank, const std::string& message) const noexcept try {
-    (void)folder().put_first(job_.file(failure_file), control::text_of(control::end_of(rank, how, message)));
-  } catch (...) {  // the others see the end of the process, or have their deadlines
+  void report(RankEnd how, int rank, const std::string& message) const {
+    folder().try_put_first(job_.file(failure_file), control::text_of(control::end_of(rank, how, message)));
   }
 
   /// Rank 0 decides on the larger group. If it ends before, `shrink` decides; if it ends thereafter, `shrink` returns
@@ -196,20 +195,19 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
   void decide(bool on_larger) {
     Generation next;
     for (int rank = 0; rank < size(); ++rank)
-      if (on_larger || (record(rank).is_here() && record(rank).shrink_limit))
-        next.members.push_back({std::to_string(rank), record(rank).process});
+      if (on_larger || record(rank).survives()) next.push_back({std::to_string(rank), record(rank).process});
     const auto answer = Member{job_.name, self().process, job_.generation + 1}.text();
     if (on_larger)
       for (const auto& one : candidates_)
-        if (job_.outer.put_first(answer_file(one.who), answer)) next.members.push_back(one);
-    (void)folder().put_first(job_.file(next_file), next.text());
+        if (job_.outer.put_first(answer_file(one.who), answer)) next.push_back(one);
+    (void)folder().put_first(job_.file(next_file), text_of(next));
   }
   /// Enters the generation on which a rank has decided, if one has.
   void enter_next() {
     const auto text = folder().read(job_.file(next_file));
     if (!text) return;
-    const auto next = Generation::from(text);
-    const int rank = next.rank_of(std::to_string(inbox.rank));
+    const auto next = generation_from(text);
+    const int rank = rank_of(std::to_string(inbox.rank), next);
     if (rank < 0) {
       const auto reason = left_behind(control::timeout_of(self().shrink_limit.value_or(0)), {}).message();
       return inbox.deliver(control::refusal(reason));

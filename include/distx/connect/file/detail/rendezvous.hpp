@@ -18,15 +18,19 @@ class Rendezvous {
   /// Collective. On an error the last rank removes the files.
   /// @throws ConnectError if the rank or the size is invalid
   /// @throws ConnectError, TimeoutError, RankFailure: the same type on every rank if rank 0 found the error
-  [[nodiscard]] Membership meet() {
+  [[nodiscard]] Membership meet() try {
     control::check_rank(rank_, size_, "file");
     rank_ == 0 ? gather() : join();
     return std::move(*job_);
+  } catch (...) {
+    leave();
+    throw;
   }
 
  private:
-  static constexpr const char* refusal_file = "refused";  // rank 0's
-  static constexpr const char* trouble_file = "trouble";  // the other ranks'
+  // Say why the ranks cannot work together.
+  static constexpr const char* refusal_file = "refused";  // rank 0's, to the others
+  static constexpr const char* trouble_file = "trouble";  // the others', to rank 0
   static std::string folder_of(const std::string& word) { return "run-" + word; }
   [[nodiscard]] ErrorContext where() const noexcept {
     return {.operation = "connect", .backend = "file", .rank = rank_, .size = size_};
@@ -35,21 +39,16 @@ class Rendezvous {
     return control::not_joined(ranks, size_, timeout_, "in '" + path_.string() + "'");
   }
 
-  /// Removes this rank's answer, and the job's files if no other living rank has one.
+  /// Removes this rank's offer or answer, and the job's files if no other living rank has answered.
   void leave() const noexcept try {
     if (job_) {
+      withdraw();
       if (const auto hello = Member::in(job_->inner, hello_file(rank_)); hello && hello->who == mine_.who)
         job_->inner.remove(hello_file(rank_));
       if (state_of(job_->inner, mine_.process) != JobState::running) job_->remove();
     }
     if (made_outer_) ::rmdir(path_.c_str());  // if nothing is in it
   } catch (...) {                             // the error that broke the rendezvous is reported
-  }
-
-  /// Says to the others, or to rank 0, why the ranks cannot work together.
-  static void report(const Folder& inner, const char* file, const std::string& text) noexcept try {
-    (void)inner.put_first(file, text);
-  } catch (...) {  // they learn it from the end of this process, or at their deadlines
   }
 
   // ---- Rank 0 ----
@@ -61,29 +60,19 @@ class Rendezvous {
       refusal = gather_answers();
     } catch (const Error& error) {
       refusal = control::refusal(error.message());
-    } catch (...) {  // out of memory
-      withdraw();
-      leave();
-      throw;
     }
     withdraw();
     if (!refusal) return;
-    report(job_->inner, refusal_file, control::text_of(*refusal));
-    leave();
+    job_->inner.try_put_first(refusal_file, control::text_of(*refusal));
     control::raise(*refusal, where());
   }
   void make_job() {
     made_outer_ = Folder::make(path_);
-    try {
-      auto outer = Folder::open(path_);
-      if (!outer) throw ConnectError("folder '" + path_.string() + "' was removed while the ranks joined", where());
-      remove_abandoned(*outer);
-      auto inner = outer->make_inside(folder_of(mine_.who));
-      job_ = Membership{std::move(*outer), folder_of(mine_.who), std::move(inner)};
-    } catch (...) {
-      leave();
-      throw;
-    }
+    auto outer = Folder::open(path_);
+    if (!outer) throw ConnectError("folder '" + path_.string() + "' was removed while the ranks joined", where());
+    remove_abandoned(*outer);
+    auto inner = outer->make_inside(folder_of(mine_.who));
+    job_ = Membership{std::move(*outer), folder_of(mine_.who), std::move(inner)};
   }
   /// Removes the folders of jobs whose processes have all ended, as by SIGKILL, without the last one to do it. If such
   /// a job made the outer folder, this one has the duty to remove that, too.
@@ -122,8 +111,8 @@ class Rendezvous {
     if (end == WaitEnd::expired) return not_joined(missing());
     if (refusal) return refusal;
     Generation all;
-    for (const auto& hello : joined_) all.members.push_back(*hello);
-    job_->inner.put(members_file, all.text());
+    for (const auto& hello : joined_) all.push_back(*hello);
+    job_->inner.put(members_file, text_of(all));
     job_->ranks = std::move(all);
     return std::nullopt;
   }
@@ -162,15 +151,10 @@ class Rendezvous {
 
   // ---- The other ranks ----
 
-  void join() {
-    try {
-      await_rank_0();
-    } catch (const Error& error) {
-      if (job_ && !job_->inner.has(refusal_file))
-        report(job_->inner, trouble_file, "rank " + std::to_string(rank_) + " gave up: " + error.message());
-      leave();
-      throw;
-    }
+  void join() try { await_rank_0(); } catch (const Error& error) {
+    if (job_ && !job_->inner.has(refusal_file))
+      job_->inner.try_put_first(trouble_file, "rank " + std::to_string(rank_) + " gave up: " + error.message());
+    throw;
   }
   void await_rank_0() {
     const auto joined = [&] { return job_ && has_joined(); };
@@ -218,15 +202,15 @@ class Rendezvous {
     if (const auto other = Member::in(inner, hello_file(rank_)); other && other->who != mine_.who) {
       // Rank 0 reads of it and refuses all. If it does not, its job is an earlier one, on another host.
       twin_ = control::twins(rank_, other->process, mine_.process).text;
-      report(inner, trouble_file, twin_);
+      inner.try_put_first(trouble_file, twin_);
     }
     return true;
   }
   /// Returns whether rank 0 has repeated this rank's word.
   bool has_joined() {
     if (const auto refusal = job_->inner.read(refusal_file)) control::raise(control::frame_from(*refusal), where());
-    job_->ranks = Generation::from(job_->inner.read(members_file));
-    return job_->ranks.rank_of(mine_.who) == rank_;
+    job_->ranks = generation_from(job_->inner.read(members_file));
+    return rank_of(mine_.who, job_->ranks) == rank_;
   }
 
   std::filesystem::path path_;

@@ -15,6 +15,7 @@
 namespace distx::inline DISTX_ABI::detail::tcp {
 
 using control::Frame;
+using control::most_frame_bytes;
 using control::Process;
 
 /// One of rank 0's connections, to a rank or a stranger.
@@ -50,21 +51,17 @@ class HubConnections {
   std::list<HubConnection> all;
 
   [[nodiscard]] bool may_accept(time_point now) const { return now >= listen_again_; }
-  /// Returns when `expire` or the listening socket, if `now` is too early for it, is to be looked at again.
+  /// Returns when `flush` or the listening socket, if `now` is too early for it, is to be looked at again.
   [[nodiscard]] time_point next_end(time_point now) const {
     auto next = may_accept(now) ? time_point::max() : listen_again_;
     for (const auto& connection : all) next = std::min(next, connection.end);
     return next;
   }
-  void expire(time_point now) {
-    for (auto& connection : all)
-      if (now >= connection.end) connection.socket.close();
-  }
-  /// Sends what can be sent, and removes the connections that are closed or only had something to send.
-  void flush() {
-    all.remove_if([](HubConnection& connection) {
+  /// Sends what can be sent, and removes the connections that are closed, only had something to send, or are over.
+  void flush(time_point now) {
+    all.remove_if([now](HubConnection& connection) {
       connection.socket.flush();
-      return !connection.socket.is_open() ||
+      return !connection.socket.is_open() || now >= connection.end ||
              (connection.stage == HubConnection::Stage::closing && !connection.socket.has_output());
     });
   }
@@ -189,9 +186,7 @@ class Hub final : public TcpTransport, control::ControlRoot {
         const std::lock_guard lock(mutex_);
         inbox.lose(std::string("rank 0 cannot serve the others: ") + error.what());
         connections_.all.clear();
-        for (auto& other : ranks_) other.channel = nullptr;
-        ranks_[0].presence = Presence::over;
-        broken_ = true;
+        for (auto& rank : ranks_) rank = {.presence = Presence::over};
         changed_.notify_all();
         return;
       }
@@ -216,8 +211,11 @@ class Hub final : public TcpTransport, control::ControlRoot {
     if (waited[0].revents != 0) (void)::eventfd_read(wake_.native_handle(), &count);
     for (std::size_t next = 2; auto& connection : connections_.all)  // the same: only this thread changes the list
       if (waited[next++].revents != 0) serve(connection);
-    look_at_clock();
-    connections_.flush();
+    const auto now = Deadline::clock::now();
+    if (!joined_ && !refused_) warn("connect", 0, [&] { return not_joined().text; });
+    if (!joined_ && !refused_ && now >= join_end_) refuse(not_joined());
+    expire(now);
+    connections_.flush(now);
     connections_.admit(std::move(accepted), absent_ranks());
     changed_.notify_all();
   }
@@ -225,7 +223,7 @@ class Hub final : public TcpTransport, control::ControlRoot {
     stopped_ = true;
     wake();
     if (thread_.joinable()) thread_.join();
-    connections_.flush();
+    connections_.flush(Deadline::clock::now());
     for (auto& connection : connections_.all) connection.socket.shut_down();
     connections_.all.clear();
   }
@@ -234,15 +232,7 @@ class Hub final : public TcpTransport, control::ControlRoot {
     const auto all_join = joined_ || refused_ ? time_point::max() : std::min(join_end_, warning_due());
     return std::min({all_join, connections_.next_end(now), ControlRoot::next_end(), now + std::chrono::minutes(1)});
   }
-  void look_at_clock() {
-    const auto now = Deadline::clock::now();
-    if (!joined_ && !refused_) warn("connect", 0, [&] { return not_joined().text; });
-    if (!joined_ && !refused_ && now >= join_end_) refuse(not_joined());
-    connections_.expire(now);
-    ControlRoot::expire(now);
-  }
   [[nodiscard]] bool all_served() const {
-    if (broken_) return true;
     for (const auto& connection : connections_.all)
       if (connection.socket.has_output()) return false;
     for (std::size_t rank = 1; rank < ranks_.size(); ++rank) {
@@ -273,9 +263,7 @@ class Hub final : public TcpTransport, control::ControlRoot {
     const bool open = connection.socket.receive(has_joined ? BufferedSocket::most_at_a_time : most_hello_bytes) == 0;
     if (connection.stage == Stage::challenged) challenge(connection);
     while (connection.stage == Stage::proven || connection.stage == Stage::joined) {
-      if (connection.stage == Stage::proven && connection.socket.received().size() > most_hello_bytes)
-        return connection.socket.close();
-      auto frame = connection.socket.next();
+      auto frame = connection.socket.next(connection.stage == Stage::joined ? most_frame_bytes : most_hello_bytes);
       if (!frame) break;
       const bool is_taken =
           connection.stage == Stage::joined ? take(connection.rank, std::move(*frame)) : join(connection, *frame);
@@ -381,7 +369,6 @@ class Hub final : public TcpTransport, control::ControlRoot {
   Descriptor wake_;  ///< an event, which ends the wait of the thread
   HubConnections connections_;
   std::atomic<bool> stopped_{false};
-  bool broken_ = false;
   std::size_t wrong_tokens_ = 0;
   std::jthread thread_;
 };
