@@ -62,8 +62,8 @@ void leave_abandoned_files(const std::filesystem::path& path, int size, bool joi
   outer.put("run", hello);
   if (!joined) return;
   file::Generation members;
-  for (int rank = 0; rank < size; ++rank) members.members.push_back({word, gone});
-  inner.put(file::members_file, members.text());
+  for (int rank = 0; rank < size; ++rank) members.push_back({word, gone});
+  inner.put(file::members_file, file::text_of(members));
   for (int rank = 0; rank < size; ++rank) inner.put("call-1-" + std::to_string(rank), "barrier\n");
   const control::Frame failure{{.kind = control::FrameKind::ended, .end = control::RankEnd::exited, .rank = 0},
                                "in an earlier job"};
@@ -279,7 +279,7 @@ TEST_CASE("the offer of an earlier job's rank 0 on another host is replaced by t
   const auto outer = open_folder(folder.path());
   const auto old = outer.make_inside("run-old");
   old.put("hello-0", hello);
-  old.put(file::members_file, file::Generation{{{"old", elsewhere}, {"old", elsewhere}}}.text());
+  old.put(file::members_file, file::text_of({{"old", elsewhere}, {"old", elsewhere}}));
   outer.put("run", hello);
   CHECK(each(2, [&](int rank) {
           if (rank == 0) std::this_thread::sleep_for(milliseconds(50));  // rank 1 answers the old one first
@@ -445,9 +445,9 @@ TEST_CASE("a job is not over while its ranks go from one generation to the next"
   const auto inner = open_folder(folder.path()).make_inside("run-word");
   const auto self = file::this_process();
   file::Generation members;
-  for (const char* rank : {"0", "1"}) members.members.push_back({rank, self});
+  for (const char* rank : {"0", "1"}) members.push_back({rank, self});
   for (const int rank : {0, 1}) inner.put(file::hello_file(rank), hello_of("word", 2, self));
-  inner.put(file::members_file, members.text());
+  inner.put(file::members_file, file::text_of(members));
   // To list these takes longer than the ranks do.
   for (int call = 0; call < 3000; ++call) std::ofstream(inner.path() / ("call-" + std::to_string(call) + "-0"));
   int over = 0;
@@ -456,7 +456,7 @@ TEST_CASE("a job is not over while its ranks go from one generation to the next"
     inner.remove(file::file_of(file::members_file, 1));
     std::atomic<bool> done{false};
     const std::jthread ranks([&] {
-      inner.put(file::file_of(file::members_file, 1), members.text());
+      inner.put(file::file_of(file::members_file, 1), file::text_of(members));
       for (const int rank : {0, 1}) inner.put(file::left_file(rank), {});
       done = true;
     });

@@ -353,8 +353,7 @@ TEST_CASE("a rank that gives up a grow in a folder on which rank 0 has decided e
       connector = connector.grow();
     } else {
       // Enters the call, and does not wait for its result.
-      const control::Frame part{{.kind = control::FrameKind::call, .result = control::CallResult::of_root, .rank = 0},
-                                "grow"};
+      const control::Frame part{{.kind = control::FrameKind::call}, "grow"};
       for (const auto& each : std::filesystem::directory_iterator(job.folder.path()))
         if (each.is_directory()) distx::detail::file::Folder::open(each.path())->put("call-1-1", text_of(part));
       while (!has_decided(job.folder.path())) std::this_thread::yield();

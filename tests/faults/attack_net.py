@@ -19,7 +19,7 @@ import sys
 import time
 
 DEADLINE = 15  # seconds; the ranks' own
-GARBAGE = [b"", b"x", b"garbage", b"distx/2l", b"distx/2l" + bytes(64), b"GET / HTTP/1.1\r\n\r\n", bytes(5000)]
+GARBAGE = [b"", b"x", b"garbage", b"distx/3l", b"distx/3l" + bytes(64), b"GET / HTTP/1.1\r\n\r\n", bytes(5000)]
 
 
 def connection(port):

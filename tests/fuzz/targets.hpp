@@ -132,7 +132,11 @@ inline void frames(Input input) {
       return;
     }
     require(control::text_of(*frame) == received.substr(before, begin - before));
-    require(control::SentError::from(*frame).message.size() <= begin - before);
+    try {
+      control::raise(*frame, {});
+    } catch (const distx::Error& error) {
+      require(error.message().size() <= begin - before);
+    }
     (void)inbox.take(*frame);
   }
 }

@@ -30,7 +30,6 @@ struct Launcher {
 
 namespace detail {
 
-std::vector<Launcher>& launchers();
 /// Returns null if no included header registers it.
 const Launcher* launcher_named(std::string_view name);
 
@@ -49,9 +48,6 @@ struct Announced {
 
 /// Open MPI's mpirun; MPICH's and Intel's mpiexec; srun (a batch script outside of srun has no step).
 std::optional<Announced> announced_mpi_ranks();
-
-/// Connects as a URL says.
-AnyConnector connect_to(const ConnectUrl& url, int& argc, char**& argv);
 
 }  // namespace detail
 

@@ -15,12 +15,10 @@ class ControlTransport {
  public:
   virtual ~ControlTransport() = default;
   /// Sends a frame. May be called from any thread, and does not wait for other ranks.
-  virtual void submit(const Frame& frame) = 0;
+  virtual void submit(Frame frame) = 0;
   /// Leaves the job. @param in_error  this rank or another one may not be able to do so
   virtual void leave(bool unwinding, bool in_error, const Timeout& deadline) = 0;
   [[nodiscard]] virtual std::size_t most_bytes() const noexcept { return ~std::size_t{0}; }
-  /// Returns whether processes wait to join, as far as rank 0 knows before the call of `grow`.
-  [[nodiscard]] virtual bool has_candidates() { return false; }
 
   /// @name For a transport without a thread that receives
   /// @{
@@ -32,12 +30,11 @@ class ControlTransport {
   /// @}
 
   /// Waits as `Inbox::await` does; null if the root has not ended the wait a second after the limit.
-  template <class T>
-  std::optional<T> wait(const Timeout& limit, const ErrorContext& context, std::optional<T> Inbox::*value) {
+  std::optional<Frame> wait(Awaited what, const Timeout& limit, const ErrorContext& context) {
     using std::chrono::microseconds;
     const Deadline end(limit.unlimited() ? limit : limit.limit() + std::chrono::seconds(1));
     for (microseconds pause(50);; pause = std::min(2 * pause, microseconds(5000))) {
-      auto received = inbox.await(value, std::min(end.end(), receive(pause)), context);
+      auto received = inbox.await(what, std::min(end.end(), receive(pause)), context);
       if (received || end.expired()) return received;
     }
   }
@@ -51,27 +48,28 @@ class ControlGroup final : public FailureChannel,
                            public VirtualConnector,
                            public std::enable_shared_from_this<ControlGroup> {
  public:
-  ControlGroup(std::string_view backend, const Timeout& deadline, const RankNumbers& numbers,
+  /// @param group  says that this rank is in it: of the kind `regrouped`
+  ControlGroup(std::string_view backend, const Timeout& deadline, const FrameFields& group,
                std::shared_ptr<ControlTransport> transport)
-      : VirtualConnector(numbers), backend_(backend), deadline_(deadline), transport_(std::move(transport)) {}
+      : VirtualConnector({group.rank, group.size, group.local_rank, group.local_size}),
+        backend_(backend),
+        deadline_(deadline),
+        transport_(std::move(transport)) {}
   ControlGroup(const ControlGroup&) = delete;
   ControlGroup& operator=(const ControlGroup&) = delete;
   ~ControlGroup() override {
     if (!passed_on_) leave();
   }
 
-  void barrier() override { enter({{.kind = FrameKind::call}, "barrier"}); }
+  void barrier() override { enter("barrier"); }
   void broadcast(std::span<std::byte> bytes, int root) override {
     check_control_root(root, rank(), size());
-    enter({{.kind = FrameKind::call, .result = CallResult::of_root, .rank = root},
-           "broadcast of " + std::to_string(bytes.size()) + " bytes from rank " + std::to_string(root)},
+    enter("broadcast of " + std::to_string(bytes.size()) + " bytes from rank " + std::to_string(root),
           rank() == root ? bytes : std::span<std::byte>(), bytes);
   }
   void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) override {
     check_control_gather(send.size(), receive.size(), rank(), size());
-    enter({{.kind = FrameKind::call, .result = CallResult::of_all},
-           "all_gather of " + std::to_string(send.size()) + " bytes"},
-          send, receive);
+    enter("all_gather of " + std::to_string(send.size()) + " bytes", send, receive);
   }
   std::shared_ptr<FailureChannel> failure_channel() override { return shared_from_this(); }
 
@@ -83,7 +81,7 @@ class ControlGroup final : public FailureChannel,
     transport_->submit({{.kind = FrameKind::shrink, .limit = deadline.limit().count()}});
     std::string problem = "it does not answer within " + deadline.to_string();
     try {
-      if (auto next = next_group(deadline, context)) return next;
+      if (const auto next = transport_->wait(Awaited::group, deadline, context)) return next_group(*next);
     } catch (const Error& error) {
       if (!is_rank_loss(error)) throw;
       problem = error.message();  // the end of the connection
@@ -94,13 +92,10 @@ class ControlGroup final : public FailureChannel,
   std::shared_ptr<VirtualConnector> grow() override {
     const auto context = where("grow");
     check_current(context);
-    const bool finds = rank_ == 0 && transport_->has_candidates();
-    Frame part{{.kind = FrameKind::call, .result = CallResult::of_root, .rank = 0}, grow_call, finds ? "1" : ""};
-    if (call(std::move(part), context).empty()) return shared_from_this();
-    auto larger = next_group(deadline_, context);
-    if (!larger) throw RevokedError("rank 0 does not list the ranks", context);
+    const Frame reply = call(grow_call, {}, context);
+    if (reply.kind == FrameKind::result) return shared_from_this();
     replaced_ = true;
-    return larger;
+    return next_group(reply);
   }
 
   void publish(std::uint64_t identity, const std::string& reason) noexcept override try {
@@ -121,50 +116,44 @@ class ControlGroup final : public FailureChannel,
   [[nodiscard]] ErrorContext where(std::string_view operation) const noexcept {
     return {.operation = operation, .backend = backend_, .rank = rank_, .size = size_};
   }
-  /// Enters a call with what this rank contributes, and writes its result. Collective.
+  /// Enters a call with this rank's bytes, and writes those of all ranks. Collective.
   /// @throws InvalidArgument if the call moves more bytes than the transport can; and what `call` throws
-  void enter(Frame part, std::span<const std::byte> send = {}, std::span<std::byte> receive = {}) {
-    const auto name = part.text;
+  void enter(const std::string& name, std::span<const std::byte> send = {}, std::span<std::byte> receive = {}) {
     const auto context = where(operation_of(name));
     if (const auto most = transport_->most_bytes(); receive.size() > most)
       throw InvalidArgument("a control message has at most " + std::to_string(most) +
                                 " bytes for all ranks, this one has " + std::to_string(receive.size()),
                             context);
-    part.bytes.assign(reinterpret_cast<const char*>(send.data()), send.size());
-    const auto result = call(std::move(part), context);
-    if (!result.empty()) std::memcpy(receive.data(), result.data(), std::min(result.size(), receive.size()));
+    const auto all = call(name, {reinterpret_cast<const char*>(send.data()), send.size()}, context).bytes;
+    if (!all.empty()) std::memcpy(receive.data(), all.data(), std::min(all.size(), receive.size()));
   }
-  /// Enters a call, and returns the bytes that its result has for this rank. Collective.
+  /// Enters a call, and returns its result, or the larger group that `grow` makes. Collective.
   /// @throws MismatchError on every rank if the calls differ; the ranks remain in step
   /// @throws TimeoutError naming the missing ranks; RankFailure or RevokedError if one will not enter the call
-  [[nodiscard]] std::string call(Frame part, const ErrorContext& context) {
+  [[nodiscard]] Frame call(const std::string& name, std::string bytes, const ErrorContext& context) {
     made_.check("this connector", context);
     if (failed_) throw RevokedError("an earlier call of this connector failed", context);
     failed_ = true;  // until all have entered it: else this rank is out of step
-    part.limit = deadline_.limit().count();
-    transport_->submit(part);
-    auto reply = transport_->wait(deadline_, context, &Inbox::reply);
+    transport_->submit({{.kind = FrameKind::call, .limit = deadline_.limit().count()}, name, std::move(bytes)});
+    auto reply = transport_->wait(Awaited::reply, deadline_, context);
     if (!reply) throw TimeoutError("timed out after " + deadline_.to_string() + ": rank 0 does not answer", context);
     if (reply->kind == FrameKind::fail) {
-      const auto error = SentError::from(*reply);
-      failed_ = error.type != 'm';
-      error.raise(context);
+      failed_ = reply->error != 'm';
+      raise(*reply, context);
     }
     known_failures_ = known_failures;
     failed_ = false;
-    return std::move(reply->bytes);
+    return std::move(*reply);
   }
   void check_current(const ErrorContext& context) const {
     made_.check("this connector", context);
     if (replaced_) throw replaced_before(context);
   }
-  /// Waits for the next group; null at the end of the wait.
-  std::shared_ptr<ControlGroup> next_group(const Timeout& limit, const ErrorContext& context) {
-    const auto next = transport_->wait(limit, context, &Inbox::next);
-    if (!next) return nullptr;
-    auto group = make_here<ControlGroup>(backend_, deadline_, *next, transport_);
+  /// Makes the group after this one.
+  std::shared_ptr<ControlGroup> next_group(const Frame& group) {
+    auto next = make_here<ControlGroup>(backend_, deadline_, group, transport_);
     passed_on_ = true;
-    return group;
+    return next;
   }
   void leave() noexcept try {
     const bool unwinding = std::uncaught_exceptions() > uncaught_;

@@ -27,6 +27,9 @@ class RankChannel {
   virtual void dismiss() {}
 };
 
+/// The frame that a rank awaits: the reply to its call, which may be `grow`'s larger group; or its next group alone.
+enum class Awaited : std::uint8_t { reply, group };
+
 /// The frames that a rank has received from the root, for the threads that wait for them or poll.
 class Inbox final : public RankChannel {
  public:
@@ -39,18 +42,17 @@ class Inbox final : public RankChannel {
         if (frame.rank < 0 || frame.rank >= frame.size) return false;
         if (frame.local_rank < 0 || frame.local_rank >= frame.local_size) return false;
         if (error_) break;  // the root has notified this rank that it cannot continue
-        next.emplace(frame.rank, frame.size, frame.local_rank, frame.local_size);
-        reply.reset();  // these concern the group before
-        root_end_.reset();
+        reply_ = frame;
+        root_end_.reset();  // these concern the group before
         failure_.reset();
         break;
       case FrameKind::refuse:
-        fail(SentError::from(frame));
-        failure_ = error_->message;
+        fail(frame);
+        failure_ = error_->text;
         break;
       case FrameKind::result:
       case FrameKind::fail:
-        reply = frame;
+        reply_ = frame;
         break;
       case FrameKind::notify:
         reasons_.erase(frame.identity);  // of this rank: this one, or the failure before it, takes its place
@@ -59,7 +61,7 @@ class Inbox final : public RankChannel {
       case FrameKind::ended:
         if (frame.end > RankEnd::exited) return false;
         if (frame.end != RankEnd::left && !failure_) failure_ = frame.text;
-        if (frame.rank == 0) root_end_ = SentError{frame.end == RankEnd::threw ? 'r' : 'f', 0, frame.text};
+        if (frame.rank == 0) root_end_ = frame;
         break;
       default:
         return false;
@@ -71,24 +73,19 @@ class Inbox final : public RankChannel {
   void lose(const std::string& message) {
     const std::lock_guard lock(mutex_);
     if (!error_ && !root_end_ && !failure_) failure_ = message;
-    fail(root_end_.value_or(SentError{'f', 0, message}));
+    fail(root_end_.value_or(end_of(0, RankEnd::exited, message)));
     changed_.notify_all();
   }
 
-  /// Waits for `next` or `reply`, and takes it; null at the end of the wait.
+  /// Waits for the reply to this rank's call, or for its next group alone, and takes it; null at the end of the wait.
   /// @throws the error that the root has sent
-  template <class T>
-  [[nodiscard]] std::optional<T> await(std::optional<T> Inbox::*value, time_point end, const ErrorContext& context) {
+  [[nodiscard]] std::optional<Frame> await(Awaited what, time_point end, const ErrorContext& context) {
     std::unique_lock lock(mutex_);
-    if (!wait_for(changed_, lock, end, [&] { return this->*value || error_; })) return std::nullopt;
-    if (!(this->*value)) error_->raise(context);
-    return std::exchange(this->*value, std::nullopt);
+    const auto is_there = [&] { return reply_ && (what == Awaited::reply || reply_->kind == FrameKind::regrouped); };
+    if (!wait_for(changed_, lock, end, [&] { return is_there() || error_; })) return std::nullopt;
+    if (!is_there()) raise(*error_, context);
+    return std::exchange(reply_, std::nullopt);
   }
-  /// @name What `await` takes: for its callers to name. Only this class accesses them, under its mutex
-  /// @{
-  std::optional<RankNumbers> next{};  ///< the next group
-  std::optional<Frame> reply{};       ///< to this rank's call
-  /// @}
 
   /// Notes a failure that this rank publishes, until the root says which of all ranks' was the first.
   void note_own(std::uint64_t identity, const std::string& reason) {
@@ -107,15 +104,16 @@ class Inbox final : public RankChannel {
   }
 
  private:
-  void fail(SentError error) {
-    next.reset();
-    if (!error_) error_ = std::move(error);
+  void fail(const Frame& error) {
+    if (reply_ && reply_->kind == FrameKind::regrouped) reply_.reset();
+    if (!error_) error_ = error;
   }
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<SentError> error_;     ///< no call can succeed any more
-  std::optional<SentError> root_end_;  ///< rank 0 has left
+  std::optional<Frame> reply_;     ///< to this rank's call, or its next group
+  std::optional<Frame> error_;     ///< no call can succeed any more
+  std::optional<Frame> root_end_;  ///< rank 0 has left
   std::optional<std::string> failure_;
   std::map<std::uint64_t, std::string> reasons_;  ///< of published failures
 };

@@ -22,23 +22,20 @@
 namespace distx::inline DISTX_ABI::detail::control {
 
 /// The kinds of frames, and the fields that each has.
-enum class FrameKind : std::uint8_t {
+enum class FrameKind : std::uint16_t {
   // From a rank to rank 0.
   hello = 1,  ///< rank, size, limit, time left, text (its process): asks to join; size 0: a running job
-  call,       ///< limit, result, rank (the root), text (the call), bytes: enters a collective call
+  call,       ///< limit, text (the call), bytes: enters a collective call
   notify,     ///< identity, text (the reason): publishes a failure, which rank 0 passes on
   leave,      ///< end: the last frame
   shrink,     ///< limit: asks to continue without the ranks that do not ask
   // From rank 0 to a rank.
   refuse,     ///< error, rank, text: the ranks cannot be connected, or continue without this one
-  result,     ///< bytes: the call is complete
+  result,     ///< bytes (of all ranks, in rank order): the call is complete
   fail,       ///< error, rank, text: the call has failed
-  ended,      ///< rank, end, text (the message): a rank has left or failed
+  ended,      ///< rank, end, error, text (the message): a rank has left or failed
   regrouped,  ///< rank, size, local rank, local size: all ranks have joined, or the ranks after `shrink` or `grow`
 };
-
-/// The parts of a call that a rank receives.
-enum class CallResult : std::uint8_t { nothing, of_root, of_all };
 
 /// The ways in which a rank can end.
 enum class RankEnd : std::uint8_t { left, threw, exited };
@@ -49,9 +46,9 @@ inline constexpr std::int64_t no_limit = Timeout(no_timeout).limit().count();
 /// The fields of a fixed size, as they are sent: in the byte order of the hosts, which is the same for all of a job.
 struct FrameFields {
   FrameKind kind{};
-  CallResult result{};
   RankEnd end{};
-  char error = 'c';             ///< see SentError
+  /// c: ConnectError, f: RankFailure of `rank`, m: MismatchError, r: RevokedError, t: TimeoutError
+  char error = 'c';
   std::uint32_t text_size = 0;  ///< set when the frame is sent, as `bytes_size` is
   std::uint64_t bytes_size = 0;
   std::int32_t rank = -1, size = 0, local_rank = 0, local_size = 1;
@@ -112,24 +109,14 @@ inline void append_frame(std::string& out, const Frame& frame) {
 
 using posix::Process;
 
-/// An error as it is sent: the letter of its type, the rank that failed, and the message.
-struct SentError {
-  char type = 'c';  ///< c: ConnectError, f: RankFailure, m: MismatchError, r: RevokedError, t: TimeoutError
-  int failed_rank = -1;
-  std::string message;
-
-  [[noreturn]] void raise(const ErrorContext& context) const {
-    if (type == 'f') throw RankFailure(message, failed_rank, nullptr, context);
-    if (type == 'm') throw MismatchError(message, context);
-    if (type == 'r') throw RevokedError(message, context);
-    if (type == 't') throw TimeoutError(message, context);
-    throw ConnectError(message, context);
-  }
-  [[nodiscard]] Frame frame(FrameKind kind) const {
-    return {{.kind = kind, .error = type, .rank = failed_rank}, message};
-  }
-  [[nodiscard]] static SentError from(const Frame& frame) { return {frame.error, frame.rank, frame.text}; }
-};
+/// Throws the error that a frame describes.
+[[noreturn]] inline void raise(const Frame& frame, const ErrorContext& context) {
+  if (frame.error == 'f') throw RankFailure(frame.text, frame.rank, nullptr, context);
+  if (frame.error == 'm') throw MismatchError(frame.text, context);
+  if (frame.error == 'r') throw RevokedError(frame.text, context);
+  if (frame.error == 't') throw TimeoutError(frame.text, context);
+  throw ConnectError(frame.text, context);
+}
 
 using time_point = Deadline::clock::time_point;
 
@@ -139,22 +126,6 @@ using time_point = Deadline::clock::time_point;
 inline constexpr const char* grow_call = "grow";
 /// Returns the name of the operation of a call, such as "broadcast of 8 bytes from rank 0".
 [[nodiscard]] inline std::string_view operation_of(std::string_view call) { return call.substr(0, call.find(' ')); }
-
-/// Returns the reply to a call that all ranks have entered: its result, or that the ranks make different calls.
-/// @param parts  of all ranks, none of them null
-[[nodiscard]] inline Frame reply_to(const std::vector<const Frame*>& parts) {
-  const Frame& first = *parts[0];
-  for (std::size_t rank = 1; rank < parts.size(); ++rank)
-    if (parts[rank]->text != first.text)
-      return SentError{'m', -1,
-                       "rank 0 calls " + first.text + ", rank " + std::to_string(rank) + " " + parts[rank]->text}
-          .frame(FrameKind::fail);
-  Frame reply{{.kind = FrameKind::result}};
-  if (first.result == CallResult::of_root) reply.bytes = parts[static_cast<std::size_t>(first.rank)]->bytes;
-  if (first.result == CallResult::of_all)
-    for (const auto* part : parts) reply.bytes += part->bytes;
-  return reply;
-}
 
 /// @throws ConnectError unless the size is in [1, most_ranks] and the rank in [0, size)
 inline void check_rank(int rank, int size, std::string_view backend) {
@@ -169,34 +140,43 @@ inline void check_rank(int rank, int size, std::string_view backend) {
 
 /// @name Messages that all kinds of connectors have
 /// @{
-[[nodiscard]] inline std::string name_of(int rank, int size) {
-  return "rank " + std::to_string(rank) + " of " + std::to_string(size);
-}
+[[nodiscard]] inline std::string name_of(int rank, int size) { return name_ranks({rank}, size); }
 [[nodiscard]] inline std::string destroyed(const std::string& rank, RankEnd how) {
   const bool threw = how == RankEnd::threw;
   return rank + " destroyed its connector " +
          (threw ? "while unwinding from an exception" : "and will not enter this call");
 }
-[[nodiscard]] inline std::string shrinks(const std::string& rank) {
-  return rank + " has entered shrink and will not enter this call";
+/// Returns the notification that a rank enters no further call.
+[[nodiscard]] inline Frame end_of(int rank, RankEnd how, const std::string& message) {
+  return {{.kind = FrameKind::ended, .end = how, .error = how == RankEnd::threw ? 'r' : 'f', .rank = rank}, message};
 }
-[[nodiscard]] inline SentError other_size(int rank, int their_size, int size) {
-  return {'c', -1,
-          "rank " + std::to_string(rank) + " expects " + std::to_string(their_size) + " ranks, rank 0 expects " +
-              std::to_string(size) + ": start every rank with the same size"};
+/// Returns the reply to a call that a rank will not enter, which has ended.
+[[nodiscard]] inline Frame failed_by(Frame end) {
+  end.kind = FrameKind::fail;
+  return end;
 }
-[[nodiscard]] inline SentError twins(int rank, const Process& one, const Process& other) {
-  return {'c', -1,
-          "two processes have rank " + std::to_string(rank) + " (" + one.to_string() + " and " + other.to_string() +
-              "): give every process a different rank"};
+/// Returns the reply to a call that a rank will not enter, which has entered `shrink`.
+[[nodiscard]] inline Frame failed_by_shrink(const std::string& rank) {
+  return {{.kind = FrameKind::fail, .error = 'r'}, rank + " has entered shrink and will not enter this call"};
+}
+[[nodiscard]] inline Frame refusal(const std::string& message) { return {{.kind = FrameKind::refuse}, message}; }
+[[nodiscard]] inline Frame other_size(int rank, int their_size, int size) {
+  return refusal("rank " + std::to_string(rank) + " expects " + std::to_string(their_size) + " ranks, rank 0 expects " +
+                 std::to_string(size) + ": start every rank with the same size");
+}
+[[nodiscard]] inline Frame twins(int rank, const Process& one, const Process& other) {
+  return refusal("two processes have rank " + std::to_string(rank) + " (" + one.to_string() + " and " +
+                 other.to_string() + "): give every process a different rank");
 }
 /// @param place  where the ranks meet, such as "at host:port"
-[[nodiscard]] inline SentError not_joined(const std::vector<int>& ranks, int size, const Timeout& limit,
-                                          const std::string& place) {
-  return {'t', -1, "timed out after " + limit.to_string() + ": " + name_ranks(ranks, size) + " did not join " + place};
+[[nodiscard]] inline Frame not_joined(const std::vector<int>& ranks, int size, const Timeout& limit,
+                                      const std::string& place) {
+  return {{.kind = FrameKind::refuse, .error = 't'},
+          "timed out after " + limit.to_string() + ": " + name_ranks(ranks, size) + " did not join " + place};
 }
-[[nodiscard]] inline SentError exited_early(int rank, int size, const Process& process) {
-  return {'f', rank, name_of(rank, size) + " (" + process.to_string() + ") exited before all ranks had joined"};
+[[nodiscard]] inline Frame exited_early(int rank, int size, const Process& process) {
+  return {{.kind = FrameKind::refuse, .error = 'f', .rank = rank},
+          name_of(rank, size) + " (" + process.to_string() + ") exited before all ranks had joined"};
 }
 /// @}
 

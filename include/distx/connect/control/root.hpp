@@ -22,11 +22,12 @@ struct RankRecord {
   std::optional<Frame> part{};  ///< of the present call
   time_point part_end{};
   bool expired = false;                        ///< it has been notified that its call timed out
-  bool refused = false;                        ///< it has been notified that the ranks cannot be connected
   std::optional<std::int64_t> shrink_limit{};  ///< it has entered `shrink`
   time_point shrink_end{};
 
   [[nodiscard]] bool is_here() const noexcept { return presence == Presence::here; }
+  /// Returns whether it has entered `shrink`.
+  [[nodiscard]] bool survives() const noexcept { return is_here() && shrink_limit; }
   /// Returns whether it is to be notified of the end of a call.
   [[nodiscard]] bool is_waiting() const noexcept { return part && !expired && channel != nullptr; }
 };
@@ -51,8 +52,8 @@ class ControlRoot {
   }
   ~ControlRoot() = default;
 
-  /// Makes the group of a call of `grow` that all ranks have entered, if processes wait to join; returns the reply,
-  /// null while it is not known.
+  /// Makes the group of a call of `grow` that all ranks have entered, if processes wait to join. Returns the reply if
+  /// there is no such group; null if it has announced one, or waits for the decision.
   [[nodiscard]] virtual std::optional<Frame> grow(Frame result) { return result; }
   /// Returns whether the ranks that have entered `shrink` may continue now.
   [[nodiscard]] virtual bool may_shrink() { return true; }
@@ -64,7 +65,9 @@ class ControlRoot {
     return name(rank) + " (" + record(rank).process.to_string() + ")";
   }
   /// Returns whether a rank may not enter the calls of the others any more.
-  [[nodiscard]] bool is_in_error() const noexcept { return refused_ || failure_ || timed_out_ || is_notified_; }
+  [[nodiscard]] bool is_in_error() const noexcept { return refused_ || has_failure() || timed_out_ || is_notified_; }
+  /// Returns whether a rank has failed, of which the first is then `first_end_`.
+  [[nodiscard]] bool has_failure() const noexcept { return first_end_ && first_end_->end != RankEnd::left; }
 
   void send(int rank, const Frame& frame) {
     if (auto* channel = record(rank).channel) channel->deliver(frame);
@@ -80,11 +83,9 @@ class ControlRoot {
     announce_group();
   }
   /// Notifies the ranks that they cannot be connected.
-  void refuse(SentError error) {
-    refused_ = std::move(error);
-    for (auto& rank : ranks_)
-      if (rank.is_here()) rank.refused = true;
-    send_all(refused_->frame(FrameKind::refuse));
+  void refuse(Frame refusal) {
+    refused_ = std::move(refusal);
+    send_all(*refused_);
   }
 
   /// Takes a frame of a rank that has joined; returns false if it is malformed or out of order.
@@ -92,8 +93,6 @@ class ControlRoot {
     auto& caller = record(rank);
     switch (frame.kind) {
       case FrameKind::call:
-        if (frame.result > CallResult::of_all) return false;
-        if (frame.result == CallResult::of_root && (frame.rank < 0 || frame.rank >= size())) return false;
         if (caller.part || !joined_ || !caller.is_here()) return false;
         if (warning_ && std::ranges::none_of(ranks_, [](const auto& each) { return each.part.has_value(); }))
           warning_.emplace(timeout_of(frame.limit));
@@ -127,12 +126,12 @@ class ControlRoot {
     auto& ended = record(rank);
     if (ended.presence == RankRecord::Presence::over) return;
     if (!joined_ && !refused_)
-      refuse(how == RankEnd::exited ? exited_early(rank, size(), ended.process) : SentError{'r', rank, message});
+      refuse(how == RankEnd::exited ? exited_early(rank, size(), ended.process)
+                                    : Frame{{.kind = FrameKind::refuse, .error = 'r'}, message});
     ended.presence = RankRecord::Presence::over;
-    const bool first_failure = how != RankEnd::left && !failure_;
-    if (!first_end_ || first_failure) first_end_ = SentError{how == RankEnd::threw ? 'r' : 'f', rank, message};
-    const Frame frame{{.kind = FrameKind::ended, .end = how, .rank = rank}, message};
-    if (first_failure) failure_ = frame;
+    const Frame frame = end_of(rank, how, message);
+    const bool first_failure = how != RankEnd::left && !has_failure();
+    if (!first_end_ || first_failure) first_end_ = frame;
     // Ranks learn of further ends from their calls: a message to each rank of each end would be n^2 messages.
     if (first_failure || rank == 0) send_all(frame);
     settle_call();
@@ -170,32 +169,38 @@ class ControlRoot {
                          .local_rank = local_rank,
                          .local_size = local_sizes[host]}});
     }
-    if (failure_) send_all(*failure_);  // of a rank that had entered the call of `grow`
+    if (has_failure()) send_all(*first_end_);  // of a rank that had entered the call of `grow`
   }
   /// Continues with these ranks.
   void replace(std::vector<RankRecord> next) {
     ranks_ = std::move(next);
     first_end_.reset();
-    failure_.reset();
     timed_out_ = is_notified_ = false;
     announce_group();
   }
   /// Continues with the ranks that have entered `shrink`, once the others have ended or the deadline is over.
   void settle_shrink(time_point now) {
-    auto next = survivors(now);
-    if (next.empty() || !may_shrink()) return;
+    bool complete = true, over = false;
     std::int64_t limit = no_limit;
-    for (const auto& rank : ranks_) limit = std::min(limit, rank.shrink_limit.value_or(no_limit));
-    const bool is_served = !rank_0_serves_ || (ranks_[0].is_here() && ranks_[0].shrink_limit);
+    for (const auto& rank : ranks_) {
+      complete = complete && (rank.survives() || !rank.is_here());
+      over = over || (rank.survives() && now >= rank.shrink_end);
+      limit = std::min(limit, rank.shrink_limit.value_or(no_limit));
+    }
+    if (!(complete || over) || std::ranges::none_of(ranks_, &RankRecord::survives) || !may_shrink()) return;
+    const bool is_served = !rank_0_serves_ || ranks_[0].survives();
     const auto reason = is_served ? left_behind(timeout_of(limit), {}).message()
                                   : without_root("it has ended, or did not enter the call");
-    const Frame give_up = SentError{'c', -1, reason}.frame(FrameKind::refuse);
+    const Frame give_up = refusal(reason);
     if (!is_served) {
       for (auto& rank : ranks_) rank.shrink_limit.reset();
       return send_all(give_up);
     }
+    std::vector<RankRecord> next;
     for (const auto& rank : ranks_) {
-      if (rank.channel == nullptr || (rank.is_here() && rank.shrink_limit)) continue;
+      if (rank.survives())
+        next.push_back({.presence = rank.presence, .channel = rank.channel, .process = rank.process});
+      if (rank.survives() || rank.channel == nullptr) continue;
       if (rank.is_here()) rank.channel->deliver(give_up);
       rank.channel->rank = -1;
       rank.channel->dismiss();
@@ -213,7 +218,7 @@ class ControlRoot {
       if (now < waiting.part_end) continue;
       waiting.expired = true;
       timed_out_ = true;
-      send(rank, SentError{'t', -1, overdue(limit)}.frame(FrameKind::fail));
+      send(rank, {{.kind = FrameKind::fail, .error = 't'}, overdue(limit)});
     }
   }
   /// Returns when the next deadline is over.
@@ -221,7 +226,7 @@ class ControlRoot {
     auto next = time_point::max();
     for (const auto& rank : ranks_) {
       if (rank.is_waiting()) next = std::min({next, rank.part_end, warning_due()});
-      if (rank.is_here() && rank.shrink_limit) next = std::min(next, rank.shrink_end);
+      if (rank.survives()) next = std::min(next, rank.shrink_end);
     }
     return next;
   }
@@ -242,58 +247,43 @@ class ControlRoot {
 
  private:
   /// Returns the reply to the current call once all ranks have entered it or one will not enter it any more.
-  [[nodiscard]] std::optional<Frame> reply() const {
-    std::vector<const Frame*> parts;
-    bool over = false, expired = false;
-    std::string in_shrink;
-    for (int rank = 0; rank < size(); ++rank) {
-      const auto& one = ranks_[static_cast<std::size_t>(rank)];
-      expired = expired || one.expired;
-      if (one.part) {
-        parts.push_back(&*one.part);
-        continue;
-      }
-      over = over || one.presence == RankRecord::Presence::over;
-      if (one.shrink_limit) in_shrink = name(rank);
-    }
-    if (parts.size() == ranks_.size()) {
-      auto frame = reply_to(parts);
-      if (frame.kind == FrameKind::fail || !expired) return frame;
-      // A rank that has given up does not know the result, and must not be in a group that the call makes.
-      return SentError{'t', -1, "another rank has timed out in this call"}.frame(FrameKind::fail);
-    }
-    if (over) return first_end_->frame(FrameKind::fail);
-    if (in_shrink.empty()) return std::nullopt;
-    return SentError{'r', -1, shrinks(in_shrink)}.frame(FrameKind::fail);
+  [[nodiscard]] std::optional<Frame> reply() {
+    const auto is_missing = [](const auto& rank) { return !rank.part; };
+    const auto is_over = [](const auto& rank) { return !rank.part && rank.presence == RankRecord::Presence::over; };
+    if (std::ranges::none_of(ranks_, is_missing)) return result();
+    if (std::ranges::any_of(ranks_, is_over)) return failed_by(*first_end_);
+    for (int rank = size() - 1; rank >= 0; --rank)
+      if (!record(rank).part && record(rank).shrink_limit) return failed_by_shrink(name(rank));
+    return std::nullopt;
   }
-  /// Returns the ranks that have entered `shrink`, as those of a new group in their order, once every other one has
-  /// ended or the first one's deadline is over; none before.
-  [[nodiscard]] std::vector<RankRecord> survivors(time_point now) const {
-    std::vector<RankRecord> found;
-    bool complete = true, over = false;
-    for (const auto& rank : ranks_) {
-      if (!rank.is_here()) continue;
-      complete = complete && rank.shrink_limit;
-      if (!rank.shrink_limit) continue;
-      over = over || now >= rank.shrink_end;
-      found.push_back({.presence = rank.presence, .channel = rank.channel, .process = rank.process});
+  /// Returns the result of the call that all ranks have entered, or why it has none.
+  [[nodiscard]] Frame result() const {
+    const auto& call = ranks_[0].part->text;
+    Frame result{{.kind = FrameKind::result}};
+    for (int rank = 0; const auto& one : ranks_) {
+      if (one.part->text != call)
+        return {{.kind = FrameKind::fail, .error = 'm'},
+                "rank 0 calls " + call + ", rank " + std::to_string(rank) + " " + one.part->text};
+      result.bytes += one.part->bytes;
+      ++rank;
     }
-    if (!complete && !over) found.clear();
-    return found;
+    // A rank that has given up does not know the result, and must not be in a group that the call makes.
+    if (std::ranges::any_of(ranks_, &RankRecord::expired))
+      return {{.kind = FrameKind::fail, .error = 't'}, "another rank has timed out in this call"};
+    return result;
   }
 
   std::string_view backend_;
   bool rank_0_serves_;
   std::set<std::uint64_t> published_;
-  std::optional<Frame> failure_{};  ///< notifies a rank of the first failure
   bool timed_out_ = false;
   bool is_notified_ = false;  ///< of a failure, since the last call of all ranks
 
  protected:
   static constexpr const char* out_of_order = "this rank has made a call out of order";
   std::vector<RankRecord> ranks_;
-  std::optional<SentError> first_end_;  ///< the first rank that failed; if none, the first that left
-  std::optional<SentError> refused_;
+  std::optional<Frame> first_end_;  ///< of the first rank that failed; if none, of the first that left
+  std::optional<Frame> refused_;    ///< the ranks have been notified that they cannot be connected
   bool joined_ = false;
   std::optional<EarlyWarning> warning_{};  ///< of the wait that all ranks are in; null unless DISTX_LOG=info
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,13 +13,11 @@
 
 namespace distx::inline DISTX_ABI::detail {
 
-/// The source of variables: distx-run, distx-ranks or a user; torchrun or others that set PyTorch's; mpirun or mpiexec;
-/// a launcher with PMIx; srun.
-enum class LauncherFamily { distx, torch, mpi, pmix, slurm };
-
 /// The ranks that the variables of one launcher announce to each of them, whether its header is included or not.
 struct AnnouncedRanks {
-  LauncherFamily family;
+  /// The launcher that connects them: "file" for the variables of distx-run, distx-ranks or a user; "env" for those of
+  /// torchrun or others that set PyTorch's; "mpi" for those of mpirun or mpiexec; "pmix"; "slurm" for those of srun.
+  std::string_view launcher;
   SourcedNumber size;
   std::optional<SourcedNumber> rank;
   bool at_least = false;  ///< there may be more
@@ -46,25 +46,24 @@ struct AnnouncedRanks {
 /// Returns what the variables of every launcher announce; malformed ones are their launcher's to refuse.
 [[nodiscard]] inline std::vector<AnnouncedRanks> announced_ranks() {
   std::vector<AnnouncedRanks> all;
-  const auto add = [&](LauncherFamily family, const char* size, const char* rank, bool at_least = false) {
-    if (auto known = announced_number(size)) all.push_back({family, *known, announced_number(rank), at_least});
+  const auto add = [&](std::string_view launcher, const char* size, const char* rank, bool at_least = false) {
+    if (auto known = announced_number(size)) all.push_back({launcher, *known, announced_number(rank), at_least});
   };
-  add(LauncherFamily::distx, "DISTX_SIZE", "DISTX_RANK");
-  add(LauncherFamily::torch, "WORLD_SIZE", "RANK");
-  add(LauncherFamily::mpi, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK");
-  add(LauncherFamily::mpi, "PMI_SIZE", "PMI_RANK");
-  add(LauncherFamily::mpi, "MPI_LOCALNRANKS", "PMI_RANK", true);
-  if (is_slurm_task()) add(LauncherFamily::slurm, slurm_size_variable(), "SLURM_PROCID");
+  add("file", "DISTX_SIZE", "DISTX_RANK");
+  add("env", "WORLD_SIZE", "RANK");
+  add("mpi", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK");
+  add("mpi", "PMI_SIZE", "PMI_RANK");
+  add("mpi", "MPI_LOCALNRANKS", "PMI_RANK", true);
+  if (is_slurm_task()) add("slurm", slurm_size_variable(), "SLURM_PROCID");
   if (auto rank = announced_number("PMIX_RANK"); rank && is_set("PMIX_NAMESPACE"))
-    all.push_back({LauncherFamily::pmix, {rank->value + 1, rank->source}, rank, true});
+    all.push_back({"pmix", {rank->value + 1, rank->source}, rank, true});
   return all;
 }
 
 /// Returns the rank that mpirun, mpiexec or srun gave this process as one of `size`; null if none of them did.
 [[nodiscard]] inline std::optional<SourcedNumber> rank_announced_for(int size) {
   for (const auto& one : announced_ranks())
-    if ((one.family == LauncherFamily::mpi || one.family == LauncherFamily::slurm) && !one.at_least && one.rank &&
-        one.size.value == size)
+    if ((one.launcher == "mpi" || one.launcher == "slurm") && !one.at_least && one.rank && one.size.value == size)
       return one.rank;
   return std::nullopt;
 }
@@ -83,10 +82,10 @@ struct SourcedRank {
   return {std::move(rank), std::move(size)};
 }
 
-/// Returns the first that a family announces.
-[[nodiscard]] inline std::optional<AnnouncedRanks> announced_by_family(LauncherFamily family) {
+/// Returns the first that the variables of a launcher announce.
+[[nodiscard]] inline std::optional<AnnouncedRanks> announced_to(std::string_view launcher) {
   for (const auto& one : announced_ranks())
-    if (one.family == family) return one;
+    if (one.launcher == launcher) return one;
   return std::nullopt;
 }
 
@@ -98,10 +97,9 @@ struct SourcedRank {
 /// ranks; mpirun's daemons as tasks of srun.
 [[nodiscard]] inline std::optional<std::pair<std::string, std::string>> contradiction(const AnnouncedRanks& chosen,
                                                                                       const AnnouncedRanks& other) {
-  using Family = LauncherFamily;
-  if (other.family == chosen.family && chosen.family != Family::mpi) return std::nullopt;
+  if (other.launcher == chosen.launcher && chosen.launcher != "mpi") return std::nullopt;
   if (other.size.value <= 1 || (other.at_least && other.size.value <= chosen.size.value)) return std::nullopt;
-  if (chosen.family == Family::torch && other.family != Family::distx) {
+  if (chosen.launcher == "env" && other.launcher != "file") {
     if (const auto agents = announced_number("GROUP_WORLD_SIZE")) {
       if (agents->value > 1) return std::nullopt;
       return std::pair(agents->source, other.size.source);
@@ -112,28 +110,31 @@ struct SourcedRank {
       return std::pair(chosen.rank->source, other.rank->source);
     }
   }
-  if (chosen.family == Family::mpi && other.family == Family::slurm && chosen.size.value > 1) return std::nullopt;
+  if (chosen.launcher == "mpi" && other.launcher == "slurm" && chosen.size.value > 1) return std::nullopt;
   if (chosen.size.value != other.size.value) return std::pair(chosen.size.source, other.size.source);
   if (chosen.rank && other.rank && chosen.rank->value != other.rank->value)
     return std::pair(chosen.rank->source, other.rank->source);
   return std::nullopt;
 }
 
-/// Names the ways to use the launchers of a family, for messages.
+/// The header that registers a launcher, and the variables that announce its ranks, for messages.
 struct LauncherAdvice {
-  std::string_view header;  ///< the one whose launcher connects their ranks
-  std::string_view scheme;  ///< of the URL that chooses them; empty if it needs more
+  std::string_view launcher;
+  const char* header;
   std::vector<const char*> variables;
 };
-[[nodiscard]] inline const LauncherAdvice& advice_of(LauncherFamily family) {
+/// Returns null if no header registers a launcher of that name.
+[[nodiscard]] inline const LauncherAdvice* advice_on(std::string_view launcher) {
   static const LauncherAdvice all[] = {
-      {"distx/file.hpp", "", {"DISTX_CONNECT", "DISTX_FILE", "DISTX_RANK", "DISTX_SIZE"}},
-      {"distx/tcp.hpp", "env://", {"WORLD_SIZE"}},
-      {"distx/mpi.hpp", "mpi://", {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"}},
-      {"distx/pmix.hpp", "pmix://", {"PMIX_RANK"}},
-      {"distx/tcp.hpp", "slurm://", {"SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST"}},
+      {"file", "<distx/file.hpp>", {"DISTX_CONNECT", "DISTX_FILE", "DISTX_RANK", "DISTX_SIZE"}},
+      {"env", "<distx/tcp.hpp>", {"WORLD_SIZE"}},
+      {"mpi", "<distx/mpi.hpp>", {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"}},
+      {"pmix", "<distx/pmix.hpp>", {"PMIX_RANK"}},
+      {"slurm", "<distx/tcp.hpp>", {"SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST"}},
+      {"tcp", "<distx/tcp.hpp>", {}},
   };
-  return all[static_cast<std::size_t>(family)];
+  const auto found = std::ranges::find(all, launcher, &LauncherAdvice::launcher);
+  return found == std::end(all) ? nullptr : found;
 }
 /// @throws ConnectError if another launcher's variables announce ranks that are not those of `chosen`
 inline void check_other_launchers(const AnnouncedRanks& chosen) {
@@ -141,12 +142,12 @@ inline void check_other_launchers(const AnnouncedRanks& chosen) {
     const auto sources = contradiction(chosen, other);
     if (!sources) continue;
     std::string variables, schemes;
-    for (const auto family : {chosen.family, other.family}) {
-      const auto& advice = advice_of(family);
-      for (const auto name : advice.variables)
+    for (const auto launcher : {chosen.launcher, other.launcher}) {
+      for (const auto name : advice_on(launcher)->variables)
         if (is_set(name)) variables.append(variables.empty() ? "" : ", ").append(name);
-      if (!advice.scheme.empty() && !schemes.ends_with(advice.scheme))
-        schemes.append(schemes.empty() ? ", or choose by DISTX_CONNECT=" : " or ").append(advice.scheme);
+      const auto scheme = std::string(launcher) + "://";
+      if (launcher != "file" && !schemes.ends_with(scheme))
+        schemes.append(schemes.empty() ? ", or choose by DISTX_CONNECT=" : " or ").append(scheme);
     }
     throw ConnectError(sources->first + " contradicts " + sources->second +
                            ": two launchers announce different ranks; start the ranks by one of them, unset what the "

@@ -64,9 +64,8 @@ class ConnectUrl {
   /// Returns a parameter that is a number; null if it is absent.
   /// @throws ConnectError unless it is in [least, most]
   [[nodiscard]] std::optional<SourcedNumber> number(const std::string& name, int least, int most) const {
-    const auto found = parameters_.find(name);
-    if (found == parameters_.end()) return std::nullopt;
-    auto known = number_from(name, found->second, least, most, [&](const auto& problem) { refuse(problem); });
+    if (!parameters_.contains(name)) return std::nullopt;
+    auto known = number_from(name, parameter(name), least, most, [&](const auto& problem) { refuse(problem); });
     known.source += " in " + source_;
     return known;
   }
@@ -78,8 +77,7 @@ class ConnectUrl {
     auto rank = number_or_variable("rank", rank_variable, 0, most_ranks - 1, rank_announced_for(size.value));
     Variables(scheme_).check_rank(rank, size);
     const bool is_own = !parameter("rank").empty() || is_set("DISTX_RANK");  // else another launcher announces it
-    if (source_ == from_variable)
-      check_other_launchers({LauncherFamily::distx, size, is_own ? std::optional(rank) : std::nullopt});
+    if (source_ == from_variable) check_other_launchers({"file", size, is_own ? std::optional(rank) : std::nullopt});
     return {std::move(rank), std::move(size)};
   }
   /// Returns the parameter `timeout`, or the default deadline.

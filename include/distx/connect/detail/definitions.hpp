@@ -3,20 +3,45 @@
 // The definitions of what comm.hpp declares: see core/version.hpp.
 #include <algorithm>
 #include <cstdio>
+#include <map>
+#include <mutex>
 
 #include "distx/connect/connect.hpp"
 #include "distx/connect/detail/announced_ranks.hpp"
 #include "distx/connect/detail/connect_url.hpp"
-#include "distx/connect/detail/local_failure_channel.hpp"
 #include "distx/core/version.hpp"
 
 namespace distx::inline DISTX_ABI {
 
 namespace detail {
 
+/// The failure channel of ranks in one process.
+class LocalFailureChannel final : public FailureChannel {
+ public:
+  void publish(std::uint64_t identity, const std::string& reason) noexcept override {
+    const std::lock_guard lock(mutex_);
+    try {
+      reasons_.emplace(identity, reason);
+    } catch (...) {
+      lost_ = true;  // without memory for the reason, every identity reports a failure
+    }
+  }
+  [[nodiscard]] std::optional<std::string> poll(std::uint64_t identity) override {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = reasons_.find(identity); found != reasons_.end()) return found->second;
+    if (lost_) return "a failure whose reason could not be stored: out of memory";
+    return std::nullopt;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::uint64_t, std::string> reasons_;
+  bool lost_ = false;
+};
+
 DISTX_INLINE std::shared_ptr<FailureChannel> local_failure_channel() { return std::make_shared<LocalFailureChannel>(); }
 
-DISTX_INLINE std::vector<Launcher>& launchers() {
+inline std::vector<Launcher>& launchers() {
   static std::vector<Launcher> known;
   return known;
 }
@@ -35,11 +60,9 @@ DISTX_INLINE std::optional<Announced> announced_mpi_ranks() {
 /// Compares what a launcher will connect with what the others announce: before, since it may wait for ranks that are
 /// elsewhere.
 inline void check_before(const Launcher& launcher) {
-  std::optional<AnnouncedRanks> chosen;
-  if (launcher.name == "file") chosen = announced_by_family(LauncherFamily::distx);
-  if (launcher.name == "torchrun" || launcher.name == "env") chosen = announced_by_family(LauncherFamily::torch);
-  if (launcher.name == "slurm") chosen = announced_by_family(LauncherFamily::slurm);
-  if (chosen) check_other_launchers(*chosen);
+  if (launcher.name == "mpi" || launcher.name == "pmix") return;
+  if (const auto chosen = announced_to(launcher.name == "torchrun" ? "env" : launcher.name))
+    check_other_launchers(*chosen);
 }
 /// Compares what MPI or PMIx has connected with what the others announce: their variables do not say it of every MPI.
 inline void check_after(const Launcher& launcher, const AnyConnector& connector) {
@@ -47,7 +70,7 @@ inline void check_after(const Launcher& launcher, const AnyConnector& connector)
   const auto number = [&](const char* what, int value) {
     return SourcedNumber{value, std::string(what) + " " + std::to_string(value) + " of " + std::string(launcher.name)};
   };
-  check_other_launchers({LauncherFamily::mpi, number("size", connector.size()), number("rank", connector.rank())});
+  check_other_launchers({"mpi", number("size", connector.size()), number("rank", connector.rank())});
 }
 
 /// Writes a line to stderr on the root rank if DISTX_LOG=info.
@@ -65,13 +88,8 @@ inline std::string reason_of(const Launcher& launcher) {
   return mpi ? mpi->variable + " is set" : "it recognized its variables";
 }
 
-/// Returns the header whose launcher has that name; empty if there is none.
-inline std::string header_of(const std::string& scheme) {
-  if (scheme == "env" || scheme == "slurm") return "distx/tcp.hpp";
-  return scheme == "mpi" || scheme == "pmix" || scheme == "file" || scheme == "tcp" ? "distx/" + scheme + ".hpp" : "";
-}
-
-DISTX_INLINE AnyConnector connect_to(const ConnectUrl& url, int& argc, char**& argv) {
+/// Connects as a URL says.
+inline AnyConnector connect_to(const ConnectUrl& url, int& argc, char**& argv) {
   const auto& scheme = url.scheme();
   if (scheme != "tcp" && scheme != "file" && joins_running_job(scheme))
     url.refuse("DISTX_JOIN=1 needs tcp:// or file://: the ranks of other launchers cannot be joined");
@@ -79,8 +97,8 @@ DISTX_INLINE AnyConnector connect_to(const ConnectUrl& url, int& argc, char**& a
   const bool is_self = scheme == "self";
   const auto* const launcher = launcher_named(scheme);
   if (!is_self && launcher == nullptr) {
-    if (const auto header = header_of(scheme); !header.empty())
-      url.refuse("it is not compiled in: include <" + header + ">");
+    if (const auto* const advice = advice_on(scheme))
+      url.refuse(std::string("it is not compiled in: include ") + advice->header);
     url.refuse("unknown scheme '" + scheme + "'; known are mpi, pmix, tcp, env, slurm, file and self");
   }
   const bool takes_url = !is_self && launcher->connect_to != nullptr;
@@ -122,12 +140,11 @@ DISTX_INLINE AnyConnector connect(int& argc, char**& argv) {
     fail("DISTX_FILE is set but file-based rendezvous is not compiled in: include <distx/file.hpp>");
   for (const auto& other : detail::announced_ranks()) {
     if (other.size.value <= 1) continue;
-    const auto& advice = detail::advice_of(other.family);
-    const std::string scheme(advice.scheme.substr(0, advice.scheme.find(':')));
-    const bool included = detail::launcher_named(scheme) != nullptr;
+    const bool included = detail::launcher_named(other.launcher) != nullptr;
     fail(other.size.source + " says that a launcher started several ranks, " +
-         (included ? "but others announce one: set DISTX_CONNECT=" + std::string(advice.scheme)
-                   : "which no included header connects: include <" + std::string(advice.header) + ">") +
+         (included ? "but others announce one: set DISTX_CONNECT=" + std::string(other.launcher) + "://"
+                   : std::string("which no included header connects: include ") +
+                         detail::advice_on(other.launcher)->header) +
          ", or set DISTX_CONNECT=self:// if the processes are separate jobs");
   }
   AnyConnector alone = SelfConnector();

@@ -43,9 +43,9 @@ class ThreadTransport final : public ControlTransport {
     if (inbox.rank >= 0) root_->record(inbox.rank).channel = nullptr;
   }
 
-  void submit(const Frame& frame) override {
+  void submit(Frame frame) override {
     const std::lock_guard lock(root_->mutex_);
-    if (inbox.rank >= 0 && !root_->take(inbox.rank, frame)) inbox.lose(ThreadRoot::out_of_order);
+    if (inbox.rank >= 0 && !root_->take(inbox.rank, std::move(frame))) inbox.lose(ThreadRoot::out_of_order);
   }
   time_point receive(std::chrono::microseconds) override {
     const std::lock_guard lock(root_->mutex_);
@@ -109,9 +109,10 @@ DISTX_INLINE void run_threads(Threads threads, const std::function<void(ThreadCo
   };
   const auto run = [&](int rank) noexcept {
     try {
-      body(ThreadConnector(make_here<control::ControlGroup>("threads", threads.deadline,
-                                                            RankNumbers(rank, threads.count, rank, threads.count),
-                                                            links[static_cast<std::size_t>(rank)])));
+      const control::FrameFields group{
+          .rank = rank, .size = threads.count, .local_rank = rank, .local_size = threads.count};
+      body(ThreadConnector(
+          make_here<control::ControlGroup>("threads", threads.deadline, group, links[static_cast<std::size_t>(rank)])));
       end(rank, control::RankEnd::left, " has returned and will not enter this call");
     } catch (...) {
       end(rank, control::RankEnd::threw, first.note(rank));

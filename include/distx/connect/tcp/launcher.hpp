@@ -25,7 +25,7 @@ inline const Launcher slurm_launcher{
     .started_by_it =
         [] {
           // Inside a job of Slurm, mpirun starts its processes by srun.
-          const bool by_mpirun = announced_by_family(LauncherFamily::mpi).has_value();
+          const bool by_mpirun = announced_to("mpi").has_value();
           return !by_mpirun && is_slurm_task() && is_set("SLURM_PROCID") && is_set("SLURM_STEP_NODELIST");
         },
     .connect = [](int&, char**&) { return connect_in_slurm(); },

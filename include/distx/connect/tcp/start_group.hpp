@@ -81,13 +81,13 @@ using Locate = std::function<std::optional<RootAddress>(time_point)>;
   const auto context = terms.where();
   const std::string after = "timed out after " + terms.deadline.to_string() + ": ";
   try {
-    auto next = transport->wait(terms.remaining(), context, &control::Inbox::next);
+    const auto next = transport->wait(control::Awaited::group, terms.remaining(), context);
     if (!next && job.empty()) throw TimeoutError(after + "rank 0 does not answer", context);
     if (!next)
       throw ConnectError(after + job + " has not admitted this process: its ranks must call grow() from time to time",
                          context);
-    if (job.empty() && next->size() != terms.size)
-      throw ConnectError("rank 0 welcomes " + std::to_string(next->size()) + " ranks", context);
+    if (job.empty() && next->size != terms.size)
+      throw ConnectError("rank 0 welcomes " + std::to_string(next->size) + " ranks", context);
     return make_here<ControlGroup>("tcp", terms.deadline, *next, transport);
   } catch (const Error& error) {
     transport->close(TcpTransport::after_error);
@@ -97,14 +97,15 @@ using Locate = std::function<std::optional<RootAddress>(time_point)>;
   }
 }
 /// Returns the group of another rank, or of a process that joins a running job, which has connected.
-[[nodiscard]] inline std::shared_ptr<ControlGroup> join(const JoinTerms& terms, std::shared_ptr<Spoke> spoke) {
+/// @param job  as for `await_group`
+[[nodiscard]] inline std::shared_ptr<ControlGroup> join(const JoinTerms& terms, std::shared_ptr<Spoke> spoke,
+                                                        const std::string& job = {}) {
   spoke->submit({{.kind = control::FrameKind::hello,
                   .rank = terms.rank,
                   .size = terms.size,
                   .limit = terms.deadline.limit().count(),
                   .time_left = terms.remaining().limit().count()},
                  posix::this_process().text()});
-  const auto job = terms.size == 0 ? "the job at " + spoke->root().to_string() : "";
   return await_group(terms, std::move(spoke), job);
 }
 
@@ -120,7 +121,7 @@ using Locate = std::function<std::optional<RootAddress>(time_point)>;
                            ": correct the address, or unset DISTX_JOIN to start a job",
                        terms.where());
   }
-  return join(terms, std::move(root));
+  return join(terms, std::move(root), "the job at " + endpoint.to_string());
 }
 
 /// Notifies another process that serves as rank 0 at the endpoint, if there is one, so that every rank throws.

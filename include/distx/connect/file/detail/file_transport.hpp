@@ -5,7 +5,6 @@
 
 namespace distx::inline DISTX_ABI::detail::file {
 
-using control::Frame;
 using control::FrameKind;
 using control::RankEnd;
 using control::time_point;
@@ -27,9 +26,13 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
     welcome();
   }
 
-  void submit(const Frame& frame) override {
+  void submit(Frame frame) override {
     const std::lock_guard lock(mutex_);
     if (frame.kind == FrameKind::call) {
+      if (inbox.rank == 0 && frame.text == control::grow_call) {
+        candidates_ = candidates_in(job_.outer, self().process);
+        if (!candidates_.empty()) frame.bytes = "1";  // for the others, which do not look for them
+      }
       remove_earlier();
       earlier_ = std::exchange(own_, job_.file(call_file(++calls_, inbox.rank)));
       awaited_ = 0;
@@ -43,7 +46,7 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
       (void)folder().put_first(job_.file(reason_file(frame.identity)), control::text_of(frame));
       return read_reason(frame.identity);
     }
-    if (!take(inbox.rank, frame)) inbox.lose(out_of_order);
+    if (!take(inbox.rank, std::move(frame))) inbox.lose(out_of_order);
   }
   void leave(bool unwinding, bool, const Timeout&) override {
     const std::lock_guard lock(mutex_);
@@ -51,11 +54,6 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
     if (unwinding) report(RankEnd::threw, rank, control::destroyed(name(rank), RankEnd::threw));
     folder().put(job_.file(left_file(rank)), {});
     if (state_of(folder(), self().process) != JobState::running) job_.remove();
-  }
-  [[nodiscard]] bool has_candidates() override {
-    const std::lock_guard lock(mutex_);
-    candidates_ = candidates_in(job_.outer, self().process);
-    return !candidates_.empty();
   }
   time_point receive(std::chrono::microseconds pause) override {
     const std::lock_guard lock(mutex_);
@@ -100,7 +98,7 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
 
   [[nodiscard]] std::vector<control::RankRecord> records_of(const Generation& generation) {
     std::vector<control::RankRecord> records;
-    for (const auto& member : generation.members)
+    for (const auto& member : generation)
       records.push_back({.presence = control::RankRecord::Presence::here, .process = member.process});
     records[static_cast<std::size_t>(inbox.rank)].channel = &inbox;
     return records;
@@ -173,10 +171,8 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
     (void)has_part(failure->rank);
     end(failure->rank, failure->end, failure->text);
   }
-  void report(RankEnd how, int rank, const std::string& message) const noexcept try {
-    const Frame failure{{.kind = FrameKind::ended, .end = how, .rank = rank}, message};
-    (void)folder().put_first(job_.file(failure_file), control::text_of(failure));
-  } catch (...) {  // the others see the end of the process, or have their deadlines
+  void report(RankEnd how, int rank, const std::string& message) const {
+    folder().try_put_first(job_.file(failure_file), control::text_of(control::end_of(rank, how, message)));
   }
 
   /// Rank 0 decides on the larger group. If it ends before, `shrink` decides; if it ends thereafter, `shrink` returns
@@ -186,8 +182,8 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
     const auto is_decided = [&] { return folder().has(job_.file(next_file)); };
     if (inbox.rank == 0 && !is_decided()) decide(true);  // once: a process that joined has removed its answer
     if (is_decided()) return std::nullopt;               // `receive` enters it
-    if (!record(0).is_here()) return first_end_->frame(FrameKind::fail);
-    if (record(0).shrink_limit) return SentError{'r', -1, control::shrinks(name(0))}.frame(FrameKind::fail);
+    if (!record(0).is_here()) return control::failed_by(*first_end_);
+    if (record(0).shrink_limit) return control::failed_by_shrink(name(0));
     return std::nullopt;
   }
   /// The first rank that finds all others in `shrink` or ended, or the deadline over, decides for all.
@@ -199,33 +195,30 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
   void decide(bool on_larger) {
     Generation next;
     for (int rank = 0; rank < size(); ++rank)
-      if (on_larger || (record(rank).is_here() && record(rank).shrink_limit))
-        next.members.push_back({std::to_string(rank), record(rank).process});
+      if (on_larger || record(rank).survives()) next.push_back({std::to_string(rank), record(rank).process});
     const auto answer = Member{job_.name, self().process, job_.generation + 1}.text();
     if (on_larger)
       for (const auto& one : candidates_)
-        if (job_.outer.put_first(answer_file(one.who), answer)) next.members.push_back(one);
-    (void)folder().put_first(job_.file(next_file), next.text());
+        if (job_.outer.put_first(answer_file(one.who), answer)) next.push_back(one);
+    (void)folder().put_first(job_.file(next_file), text_of(next));
   }
   /// Enters the generation on which a rank has decided, if one has.
   void enter_next() {
     const auto text = folder().read(job_.file(next_file));
     if (!text) return;
-    const auto next = Generation::from(text);
-    const int rank = next.rank_of(std::to_string(inbox.rank));
+    const auto next = generation_from(text);
+    const int rank = rank_of(std::to_string(inbox.rank), next);
     if (rank < 0) {
       const auto reason = left_behind(control::timeout_of(self().shrink_limit.value_or(0)), {}).message();
-      return inbox.deliver(SentError{'c', -1, reason}.frame(FrameKind::refuse));
+      return inbox.deliver(control::refusal(reason));
     }
     const auto left = job_.file(left_file(inbox.rank));
-    const bool grows = self().part.has_value();
     ++job_.generation;
     folder().put(job_.file(members_file), *text);
     folder().put(left, {});
     inbox.rank = rank;
     calls_ = 0;
     replace(records_of(next));
-    if (grows) inbox.deliver({{.kind = FrameKind::result}, {}, "1"});
   }
 
   std::mutex mutex_;
@@ -242,8 +235,8 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
 /// Returns the group of a rank.
 [[nodiscard]] inline std::shared_ptr<control::ControlGroup> group_of(Membership job, const Timeout& deadline) {
   auto transport = std::make_shared<FileTransport>(std::move(job));
-  const auto numbers = transport->inbox.await(&control::Inbox::next, time_point::max(), {});
-  return make_here<control::ControlGroup>("file", deadline, *numbers, std::move(transport));
+  const auto group = transport->inbox.await(control::Awaited::group, time_point::max(), {});
+  return make_here<control::ControlGroup>("file", deadline, *group, std::move(transport));
 }
 
 }  // namespace distx::inline DISTX_ABI::detail::file

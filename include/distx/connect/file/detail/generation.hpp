@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -12,7 +13,7 @@
 
 namespace distx::inline DISTX_ABI::detail::file {
 
-using control::SentError;
+using control::Frame;
 using posix::has_ended;
 using posix::Process;
 using posix::this_process;
@@ -74,26 +75,22 @@ struct Member {
 }
 
 /// The ranks of a generation of a job, in their order.
-struct Generation {
-  std::vector<Member> members{};
+using Generation = std::vector<Member>;
 
-  [[nodiscard]] std::string text() const {
-    std::string text;
-    for (const auto& member : members) text += member.text();
-    return text;
-  }
-  [[nodiscard]] static Generation from(const std::optional<std::string>& text) {
-    std::istringstream in(text.value_or(""));
-    Generation generation;
-    for (Member member; in >> member;) generation.members.push_back(member);
-    return generation;
-  }
-  /// Returns the rank of a member; -1 if it is not one.
-  [[nodiscard]] int rank_of(const std::string& who) const noexcept {
-    const auto found = std::ranges::find(members, who, &Member::who);
-    return found == members.end() ? -1 : static_cast<int>(found - members.begin());
-  }
-};
+[[nodiscard]] inline std::string text_of(const Generation& generation) {
+  std::string text;
+  for (const auto& member : generation) text += member.text();
+  return text;
+}
+[[nodiscard]] inline Generation generation_from(const std::optional<std::string>& text) {
+  std::istringstream in(text.value_or(""));
+  return {std::istream_iterator<Member>(in), {}};
+}
+/// Returns the rank of a member; -1 if it is not one.
+[[nodiscard]] inline int rank_of(const std::string& who, const Generation& generation) noexcept {
+  const auto found = std::ranges::find(generation, who, &Member::who);
+  return found == generation.end() ? -1 : static_cast<int>(found - generation.begin());
+}
 
 /// A file in a job's folder that lists the members of a generation: for those that join, and for later jobs.
 inline constexpr const char* members_file = "members";
@@ -124,7 +121,7 @@ enum class JobState { empty, over, running };
       if (runs("left" + name.substr(5), Member::in(inner, name).value_or(Member()).process)) return JobState::running;
   // A rank lists the next generation before it leaves one: a process that finds that all have left finds the next.
   for (int each = 0; const auto text = inner.read(file_of(members_file, each)); ++each)
-    for (int rank = 0; const auto& member : Generation::from(text).members)
+    for (int rank = 0; const auto& member : generation_from(text))
       if (runs(file_of(left_file(rank++), each), member.process)) return JobState::running;
   return state;
 }
@@ -209,8 +206,8 @@ class JoinRequest {
         Deadline(timeout_),
         [&] {
           if (!inner) inner = outer_->inside(root.who);
-          if (inner) generation = Generation::from(inner->read(file_of(members_file, root.number)));
-          return !generation.members.empty();
+          if (inner) generation = generation_from(inner->read(file_of(members_file, root.number)));
+          return !generation.empty();
         },
         [&] { return has_ended(root.process, mine_.process); });
     if (end != WaitEnd::ready)
@@ -218,7 +215,7 @@ class JoinRequest {
                             (end == WaitEnd::stopped ? "exited" : "did not answer within " + timeout_.to_string()) +
                             " while it admitted this process; start this process again",
                         0, nullptr, where());
-    const int rank = generation.rank_of(mine_.who);
+    const int rank = rank_of(mine_.who, generation);
     if (rank < 0) throw ConnectError("rank 0 does not list this process: start it again", where());
     clean_up();
     return {std::move(*outer_), root.who, std::move(*inner), rank, std::move(generation), root.number};

@@ -18,26 +18,31 @@ class Rendezvous {
   /// Collective. On an error the last rank removes the files.
   /// @throws ConnectError if the rank or the size is invalid
   /// @throws ConnectError, TimeoutError, RankFailure: the same type on every rank if rank 0 found the error
-  [[nodiscard]] Membership meet() {
+  [[nodiscard]] Membership meet() try {
     control::check_rank(rank_, size_, "file");
     rank_ == 0 ? gather() : join();
     return std::move(*job_);
+  } catch (...) {
+    leave();
+    throw;
   }
 
  private:
-  static constexpr const char* refusal_file = "refused";  // rank 0's
-  static constexpr const char* trouble_file = "trouble";  // the other ranks'
+  // Say why the ranks cannot work together.
+  static constexpr const char* refusal_file = "refused";  // rank 0's, to the others
+  static constexpr const char* trouble_file = "trouble";  // the others', to rank 0
   static std::string folder_of(const std::string& word) { return "run-" + word; }
   [[nodiscard]] ErrorContext where() const noexcept {
     return {.operation = "connect", .backend = "file", .rank = rank_, .size = size_};
   }
-  [[nodiscard]] SentError not_joined(const std::vector<int>& ranks) const {
+  [[nodiscard]] Frame not_joined(const std::vector<int>& ranks) const {
     return control::not_joined(ranks, size_, timeout_, "in '" + path_.string() + "'");
   }
 
-  /// Removes this rank's answer, and the job's files if no other living rank has one.
+  /// Removes this rank's offer or answer, and the job's files if no other living rank has answered.
   void leave() const noexcept try {
     if (job_) {
+      withdraw();
       if (const auto hello = Member::in(job_->inner, hello_file(rank_)); hello && hello->who == mine_.who)
         job_->inner.remove(hello_file(rank_));
       if (state_of(job_->inner, mine_.process) != JobState::running) job_->remove();
@@ -46,44 +51,28 @@ class Rendezvous {
   } catch (...) {                             // the error that broke the rendezvous is reported
   }
 
-  /// Says to the others, or to rank 0, why the ranks cannot work together.
-  static void report(const Folder& inner, const char* file, const std::string& text) noexcept try {
-    (void)inner.put_first(file, text);
-  } catch (...) {  // they learn it from the end of this process, or at their deadlines
-  }
-
   // ---- Rank 0 ----
 
   void gather() {
     make_job();
-    std::optional<SentError> refusal;
+    std::optional<Frame> refusal;
     try {
       refusal = gather_answers();
     } catch (const Error& error) {
-      refusal = SentError{'c', -1, error.message()};
-    } catch (...) {  // out of memory
-      withdraw();
-      leave();
-      throw;
+      refusal = control::refusal(error.message());
     }
     withdraw();
     if (!refusal) return;
-    report(job_->inner, refusal_file, control::text_of(refusal->frame(control::FrameKind::refuse)));
-    leave();
-    refusal->raise(where());
+    job_->inner.try_put_first(refusal_file, control::text_of(*refusal));
+    control::raise(*refusal, where());
   }
   void make_job() {
     made_outer_ = Folder::make(path_);
-    try {
-      auto outer = Folder::open(path_);
-      if (!outer) throw ConnectError("folder '" + path_.string() + "' was removed while the ranks joined", where());
-      remove_abandoned(*outer);
-      auto inner = outer->make_inside(folder_of(mine_.who));
-      job_ = Membership{std::move(*outer), folder_of(mine_.who), std::move(inner)};
-    } catch (...) {
-      leave();
-      throw;
-    }
+    auto outer = Folder::open(path_);
+    if (!outer) throw ConnectError("folder '" + path_.string() + "' was removed while the ranks joined", where());
+    remove_abandoned(*outer);
+    auto inner = outer->make_inside(folder_of(mine_.who));
+    job_ = Membership{std::move(*outer), folder_of(mine_.who), std::move(inner)};
   }
   /// Removes the folders of jobs whose processes have all ended, as by SIGKILL, without the last one to do it. If such
   /// a job made the outer folder, this one has the duty to remove that, too.
@@ -97,14 +86,14 @@ class Rendezvous {
   }
 
   /// Waits for all ranks and lists them; returns why they cannot work together, if so.
-  std::optional<SentError> gather_answers() {
+  std::optional<Frame> gather_answers() {
     joined_.resize(static_cast<std::size_t>(size_));
     joined_[0] = mine_;
     if (made_outer_) job_->inner.put(made_file, {});
     (void)job_->outer.read("run");  // throws for what is not a file, which the offer would replace
     job_->inner.put(hello_file(0), mine_.text());
     job_->outer.put("run", mine_.text());
-    std::optional<SentError> refusal;
+    std::optional<Frame> refusal;
     const auto end = poll_until(
         deadline_,
         [&] {
@@ -114,7 +103,7 @@ class Rendezvous {
           return refusal || missing().empty();
         },
         [&] {
-          warning_(where(), [&] { return not_joined(missing()).message; });
+          warning_(where(), [&] { return not_joined(missing()).text; });
           keep_offering();
           refusal = find_trouble();
           return refusal.has_value();
@@ -122,8 +111,8 @@ class Rendezvous {
     if (end == WaitEnd::expired) return not_joined(missing());
     if (refusal) return refusal;
     Generation all;
-    for (const auto& hello : joined_) all.members.push_back(*hello);
-    job_->inner.put(members_file, all.text());
+    for (const auto& hello : joined_) all.push_back(*hello);
+    job_->inner.put(members_file, text_of(all));
     job_->ranks = std::move(all);
     return std::nullopt;
   }
@@ -131,8 +120,8 @@ class Rendezvous {
     return ranks_where(size_, [&](int rank) { return !joined_[static_cast<std::size_t>(rank)].has_value(); });
   }
   /// Looks for what another rank reports, for a rank beyond the last, and for a rank that joined and exited.
-  [[nodiscard]] std::optional<SentError> find_trouble() const {
-    if (auto report = job_->inner.read(trouble_file)) return SentError{'c', -1, std::move(*report)};
+  [[nodiscard]] std::optional<Frame> find_trouble() const {
+    if (const auto report = job_->inner.read(trouble_file)) return control::refusal(*report);
     for (const auto& name : job_->inner.names()) {
       int rank = 0;
       if (name.starts_with("hello-") && std::istringstream(name.substr(6)) >> rank && rank >= size_)
@@ -162,15 +151,10 @@ class Rendezvous {
 
   // ---- The other ranks ----
 
-  void join() {
-    try {
-      await_rank_0();
-    } catch (const Error& error) {
-      if (job_ && !job_->inner.has(refusal_file))
-        report(job_->inner, trouble_file, "rank " + std::to_string(rank_) + " gave up: " + error.message());
-      leave();
-      throw;
-    }
+  void join() try { await_rank_0(); } catch (const Error& error) {
+    if (job_ && !job_->inner.has(refusal_file))
+      job_->inner.try_put_first(trouble_file, "rank " + std::to_string(rank_) + " gave up: " + error.message());
+    throw;
   }
   void await_rank_0() {
     const auto joined = [&] { return job_ && has_joined(); };
@@ -183,17 +167,16 @@ class Rendezvous {
           return false;
         },
         [&] {
-          if (!job_)
-            warning_(where(), [&] { return not_joined({0}).message; });  // rank 0 says which others are missing
+          if (!job_) warning_(where(), [&] { return not_joined({0}).text; });  // rank 0 says which others are missing
           if (job_ && has_ended(root_.process, mine_.process) && !joined())
-            control::exited_early(0, size_, root_.process).raise(where());
+            control::raise(control::exited_early(0, size_, root_.process), where());
           return false;
         });
     if (end == WaitEnd::ready) return;
     if (!twin_.empty()) throw ConnectError(twin_, where());
     auto absent = ranks_where(size_, [&](int rank) { return job_ && !job_->inner.has(hello_file(rank)); });
     if (absent.empty()) absent.push_back(0);  // it has not offered its folder, or not confirmed the others
-    not_joined(absent).raise(where());
+    control::raise(not_joined(absent), where());
   }
   /// Answers an offer of rank 0 that this rank has not answered.
   void look_for_offer() {
@@ -218,17 +201,16 @@ class Rendezvous {
     }
     if (const auto other = Member::in(inner, hello_file(rank_)); other && other->who != mine_.who) {
       // Rank 0 reads of it and refuses all. If it does not, its job is an earlier one, on another host.
-      twin_ = control::twins(rank_, other->process, mine_.process).message;
-      report(inner, trouble_file, twin_);
+      twin_ = control::twins(rank_, other->process, mine_.process).text;
+      inner.try_put_first(trouble_file, twin_);
     }
     return true;
   }
   /// Returns whether rank 0 has repeated this rank's word.
   bool has_joined() {
-    if (const auto refusal = job_->inner.read(refusal_file))
-      SentError::from(control::frame_from(*refusal)).raise(where());
-    job_->ranks = Generation::from(job_->inner.read(members_file));
-    return job_->ranks.rank_of(mine_.who) == rank_;
+    if (const auto refusal = job_->inner.read(refusal_file)) control::raise(control::frame_from(*refusal), where());
+    job_->ranks = generation_from(job_->inner.read(members_file));
+    return rank_of(mine_.who, job_->ranks) == rank_;
   }
 
   std::filesystem::path path_;

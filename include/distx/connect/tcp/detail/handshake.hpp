@@ -22,7 +22,7 @@
 namespace distx::inline DISTX_ABI::detail::tcp {
 
 /// With the byte order of frames, so that a host of another one is refused.
-inline constexpr std::string_view magic = std::endian::native == std::endian::little ? "distx/2l" : "distx/2b";
+inline constexpr std::string_view magic = std::endian::native == std::endian::little ? "distx/3l" : "distx/3b";
 inline constexpr std::size_t greeting_bytes = magic.size() + digest_bytes;
 inline constexpr std::size_t answer_bytes = greeting_bytes + digest_bytes;
 

@@ -14,8 +14,9 @@
 
 namespace distx::inline DISTX_ABI::detail::tcp {
 
+using control::Frame;
+using control::most_frame_bytes;
 using control::Process;
-using control::SentError;
 
 /// One of rank 0's connections, to a rank or a stranger.
 struct HubConnection final : control::RankChannel {
@@ -25,7 +26,7 @@ struct HubConnection final : control::RankChannel {
   static constexpr std::chrono::seconds introduction{10};
 
   explicit HubConnection(Descriptor accepted) : socket(std::move(accepted)) {}
-  void deliver(const control::Frame& frame) override {
+  void deliver(const Frame& frame) override {
     socket.append(frame);
     socket.flush();
   }
@@ -50,21 +51,17 @@ class HubConnections {
   std::list<HubConnection> all;
 
   [[nodiscard]] bool may_accept(time_point now) const { return now >= listen_again_; }
-  /// Returns when `expire` or the listening socket, if `now` is too early for it, is to be looked at again.
+  /// Returns when `flush` or the listening socket, if `now` is too early for it, is to be looked at again.
   [[nodiscard]] time_point next_end(time_point now) const {
     auto next = may_accept(now) ? time_point::max() : listen_again_;
     for (const auto& connection : all) next = std::min(next, connection.end);
     return next;
   }
-  void expire(time_point now) {
-    for (auto& connection : all)
-      if (now >= connection.end) connection.socket.close();
-  }
-  /// Sends what can be sent, and removes the connections that are closed or only had something to send.
-  void flush() {
-    all.remove_if([](HubConnection& connection) {
+  /// Sends what can be sent, and removes the connections that are closed, only had something to send, or are over.
+  void flush(time_point now) {
+    all.remove_if([now](HubConnection& connection) {
       connection.socket.flush();
-      return !connection.socket.is_open() ||
+      return !connection.socket.is_open() || now >= connection.end ||
              (connection.stage == HubConnection::Stage::closing && !connection.socket.has_output());
     });
   }
@@ -157,9 +154,9 @@ class Hub final : public TcpTransport, control::ControlRoot {
   ~Hub() override { end_connections(); }
 
   /// Takes a frame of rank 0 itself. May be called from any thread.
-  void submit(const control::Frame& frame) override {
+  void submit(Frame frame) override {
     const std::lock_guard lock(mutex_);
-    if (!take(0, frame)) inbox.lose(out_of_order);
+    if (!take(0, std::move(frame))) inbox.lose(out_of_order);
     wake();
   }
 
@@ -189,9 +186,7 @@ class Hub final : public TcpTransport, control::ControlRoot {
         const std::lock_guard lock(mutex_);
         inbox.lose(std::string("rank 0 cannot serve the others: ") + error.what());
         connections_.all.clear();
-        for (auto& other : ranks_) other.channel = nullptr;
-        ranks_[0].presence = Presence::over;
-        broken_ = true;
+        for (auto& rank : ranks_) rank = {.presence = Presence::over};
         changed_.notify_all();
         return;
       }
@@ -216,8 +211,11 @@ class Hub final : public TcpTransport, control::ControlRoot {
     if (waited[0].revents != 0) (void)::eventfd_read(wake_.native_handle(), &count);
     for (std::size_t next = 2; auto& connection : connections_.all)  // the same: only this thread changes the list
       if (waited[next++].revents != 0) serve(connection);
-    look_at_clock();
-    connections_.flush();
+    const auto now = Deadline::clock::now();
+    if (!joined_ && !refused_) warn("connect", 0, [&] { return not_joined().text; });
+    if (!joined_ && !refused_ && now >= join_end_) refuse(not_joined());
+    expire(now);
+    connections_.flush(now);
     connections_.admit(std::move(accepted), absent_ranks());
     changed_.notify_all();
   }
@@ -225,7 +223,7 @@ class Hub final : public TcpTransport, control::ControlRoot {
     stopped_ = true;
     wake();
     if (thread_.joinable()) thread_.join();
-    connections_.flush();
+    connections_.flush(Deadline::clock::now());
     for (auto& connection : connections_.all) connection.socket.shut_down();
     connections_.all.clear();
   }
@@ -234,22 +232,13 @@ class Hub final : public TcpTransport, control::ControlRoot {
     const auto all_join = joined_ || refused_ ? time_point::max() : std::min(join_end_, warning_due());
     return std::min({all_join, connections_.next_end(now), ControlRoot::next_end(), now + std::chrono::minutes(1)});
   }
-  void look_at_clock() {
-    const auto now = Deadline::clock::now();
-    if (!joined_ && !refused_) warn("connect", 0, [&] { return not_joined().message; });
-    if (!joined_ && !refused_ && now >= join_end_) refuse(not_joined());
-    connections_.expire(now);
-    ControlRoot::expire(now);
-  }
   [[nodiscard]] bool all_served() const {
-    if (broken_) return true;
     for (const auto& connection : connections_.all)
       if (connection.socket.has_output()) return false;
     for (std::size_t rank = 1; rank < ranks_.size(); ++rank) {
       if (ranks_[rank].presence == Presence::here) return false;
       // A rank that has not been in time is not waited for once more.
-      if (refused_ && refused_->type != 't' && !ranks_[rank].refused && ranks_[rank].presence == Presence::absent)
-        return false;
+      if (refused_ && refused_->error != 't' && ranks_[rank].presence == Presence::absent) return false;
     }
     return true;
   }
@@ -260,12 +249,12 @@ class Hub final : public TcpTransport, control::ControlRoot {
     return static_cast<std::size_t>(std::ranges::count(ranks_, Presence::absent, &control::RankRecord::presence));
   }
   /// Returns the error of a job whose ranks have not all joined in time.
-  [[nodiscard]] SentError not_joined() {
+  [[nodiscard]] Frame not_joined() {
     const auto missing = ranks_where(size(), [&](int rank) { return record(rank).presence == Presence::absent; });
     auto error = control::not_joined(missing, size(), limit_, "at " + listener_.endpoint().to_string());
     if (wrong_tokens_ > 0)
-      error.message += "; " + std::to_string(wrong_tokens_) + (wrong_tokens_ == 1 ? " connection" : " connections") +
-                       " had another token: set the same DISTX_TOKEN on every rank";
+      error.text += "; " + std::to_string(wrong_tokens_) + (wrong_tokens_ == 1 ? " connection" : " connections") +
+                    " had another token: set the same DISTX_TOKEN on every rank";
     return error;
   }
   void serve(Connection& connection) {
@@ -274,9 +263,7 @@ class Hub final : public TcpTransport, control::ControlRoot {
     const bool open = connection.socket.receive(has_joined ? BufferedSocket::most_at_a_time : most_hello_bytes) == 0;
     if (connection.stage == Stage::challenged) challenge(connection);
     while (connection.stage == Stage::proven || connection.stage == Stage::joined) {
-      if (connection.stage == Stage::proven && connection.socket.received().size() > most_hello_bytes)
-        return connection.socket.close();
-      auto frame = connection.socket.next();
+      auto frame = connection.socket.next(connection.stage == Stage::joined ? most_frame_bytes : most_hello_bytes);
       if (!frame) break;
       const bool is_taken =
           connection.stage == Stage::joined ? take(connection.rank, std::move(*frame)) : join(connection, *frame);
@@ -316,17 +303,16 @@ class Hub final : public TcpTransport, control::ControlRoot {
   // ---- Joining ----
 
   /// Returns why a process cannot join these ranks; null if it can.
-  [[nodiscard]] std::optional<SentError> disagreement(int rank, int their_size, const Process& process) {
+  [[nodiscard]] std::optional<Frame> disagreement(int rank, int their_size, const Process& process) {
     if (their_size != size()) return control::other_size(rank, their_size, size());
     if (rank >= size())
-      return SentError{'c', -1,
-                       "invalid rank " + std::to_string(rank) + " (" + process.to_string() + "): must be in [0, " +
-                           std::to_string(size()) + ")"};
+      return control::refusal("invalid rank " + std::to_string(rank) + " (" + process.to_string() +
+                              "): must be in [0, " + std::to_string(size()) + ")");
     if (record(rank).presence != Presence::absent) return control::twins(rank, record(rank).process, process);
     return std::nullopt;
   }
   /// Takes the first frame of a connection that has proven the token; returns false if it is malformed.
-  bool join(Connection& connection, const control::Frame& frame) {
+  bool join(Connection& connection, const Frame& frame) {
     const int rank = frame.rank;
     Process process;
     if (frame.kind != control::FrameKind::hello || rank < 0) return false;
@@ -341,9 +327,9 @@ class Hub final : public TcpTransport, control::ControlRoot {
     if (error && !joined_ && !refused_) refuse(*error);
     if (refused_) error = refused_;
     if (error) {
-      connection.deliver(error->frame(control::FrameKind::refuse));
+      connection.deliver(*error);
       connection.dismiss();
-      if (rank < size()) record(rank).refused = true;
+      if (rank < size() && record(rank).presence == Presence::absent) record(rank).presence = Presence::over;
       return true;
     }
     record(rank) = {.presence = Presence::here, .channel = &connection, .process = std::move(process)};
@@ -357,7 +343,7 @@ class Hub final : public TcpTransport, control::ControlRoot {
     if (absent_ranks() == 0) welcome();
     return true;
   }
-  std::optional<control::Frame> grow(control::Frame result) override {
+  std::optional<Frame> grow(Frame result) override {
     const int before = size();
     for (auto& connection : connections_.all) {
       if (connection.stage != Stage::waiting) continue;
@@ -368,9 +354,9 @@ class Hub final : public TcpTransport, control::ControlRoot {
       ranks_.push_back({.presence = Presence::here, .channel = &connection, .process = std::move(connection.process)});
     }
     if (size() == before) return result;
+    for (auto& rank : ranks_) rank.part.reset();
     announce_group();
-    result.bytes = "1";
-    return result;
+    return std::nullopt;
   }
 
   Listener listener_;
@@ -383,7 +369,6 @@ class Hub final : public TcpTransport, control::ControlRoot {
   Descriptor wake_;  ///< an event, which ends the wait of the thread
   HubConnections connections_;
   std::atomic<bool> stopped_{false};
-  bool broken_ = false;
   std::size_t wrong_tokens_ = 0;
   std::jthread thread_;
 };

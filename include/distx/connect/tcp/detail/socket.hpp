@@ -259,8 +259,10 @@ class BufferedSocket {
     taken_ += count;
     return in_.substr(taken_ - count, count);
   }
-  /// Takes the next frame, if it is complete.
-  [[nodiscard]] std::optional<control::Frame> next() { return control::parse_frame(in_, taken_); }
+  /// Takes the next frame, if it is complete; see `parse_frame`.
+  [[nodiscard]] std::optional<control::Frame> next(std::size_t most = control::most_frame_bytes) {
+    return control::parse_frame(in_, taken_, most);
+  }
 
   /// Ends the sending side of the connection.
   void shut_down() noexcept {

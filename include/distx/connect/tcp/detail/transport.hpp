@@ -27,14 +27,12 @@ class TcpTransport : public control::ControlTransport {
 class Spoke final : public TcpTransport {
  public:
   /// @param root  where the socket is connected to rank 0 of `size` ranks, or of a running job if that is 0
-  Spoke(BufferedSocket socket, Endpoint root, int size)
-      : root_(std::move(root)),
-        lost_((size == 0 ? "rank 0" : control::name_of(0, size)) + " (at " + root_.to_string() +
+  Spoke(BufferedSocket socket, const Endpoint& root, int size)
+      : lost_((size == 0 ? "rank 0" : control::name_of(0, size)) + " (at " + root.to_string() +
               ") exited unexpectedly"),
         socket_(std::move(socket)) {}
-  [[nodiscard]] const Endpoint& root() const noexcept { return root_; }
 
-  void submit(const control::Frame& frame) override {
+  void submit(control::Frame frame) override {
     const std::lock_guard lock(mutex_);
     socket_.append(frame);
     socket_.flush();
@@ -74,7 +72,6 @@ class Spoke final : public TcpTransport {
   }
 
   std::mutex mutex_;
-  Endpoint root_;
   std::string lost_;  ///< the message of an end of the connection
   BufferedSocket socket_;
   bool is_lost_ = false;
