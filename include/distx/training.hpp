@@ -27,4 +27,5 @@
 #else
 #include "distx/data/detail/permutation_definitions.hpp"
 #include "distx/parallel/detail/definitions.hpp"
+#include "distx/parallel/detail/parameter_options_definitions.hpp"
 #endif

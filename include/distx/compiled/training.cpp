@@ -7,6 +7,7 @@
 #define DISTX_COMPILED
 #include <distx/data/detail/permutation_definitions.hpp>
 #include <distx/parallel/detail/definitions.hpp>
+#include <distx/parallel/detail/parameter_options_definitions.hpp>
 
 // Last: clang instantiates only what has been defined before.
 #include <distx/training.hpp>

@@ -44,6 +44,7 @@ class MpiCommunicator : public detail::BasicCommunicator<MpiCommunicator, detail
   /// @throws ConnectError if several ranks are connected by another connector
   /// @throws InvalidArgument if MPI cannot satisfy the options, or if `shrink` returned the connector and
   ///         asks for `MpiCollectives::vendor`: MPI's collectives would wait for the ranks that are lost
+  /// @throws MismatchError if the ranks pass different `collectives`, `check` or `max_count`
   /// @throws TimeoutError if not all ranks join before the connector's deadline
   template <class C>
     requires(!std::same_as<std::remove_cv_t<C>, MpiCommunicator>) && Connector<C>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
@@ -93,15 +94,22 @@ class Agreement {
     }
     const auto& own = member(self_).proposal;
     if (own && !own->has(from)) return;
-    sender.proposal = message.survivors;
-    sender.agrees = sender.proposal == own;
-    for (Participant& each : members_) each.removed = each.removed || !message.survivors.has(rank_of(each));
+    const auto is_same = [&](const Participant& each) { return each.proposal && *each.proposal == message.survivors; };
+    const auto same = is_same(member(self_)) ? members_.begin() + self_ : std::ranges::find_if(members_, is_same);
+    sender.proposal = same != members_.end() ? same->proposal : std::make_shared<const RankSubset>(message.survivors);
+    sender.agrees = own && sender.proposal == own;
+    for (auto next = message.survivors.ranks.begin(); Participant & each : members_) {
+      if (next != message.survivors.ranks.end() && *next == rank_of(each))
+        ++next;
+      else
+        each.removed = true;
+    }
   }
 
   /// Progresses; returns the decision, once it is made. The messages received so far must have been passed in.
   [[nodiscard]] const std::optional<RankSubset>& step(time_point now, const Ended& ended) {
     const auto is_known = [&](const Participant& each) { return each.joined || each.removed || ended(rank_of(each)); };
-    const auto has_proposed = [](const Participant& each) { return each.proposal.has_value(); };
+    const auto has_proposed = [](const Participant& each) { return each.proposal != nullptr; };
     const auto& own = member(self_).proposal;
     // Those that have joined are about to be known, so a rank that proposed at once is not kept waiting.
     if (!own && !deadline_.unlimited() && std::ranges::any_of(members_, has_proposed))
@@ -109,9 +117,9 @@ class Agreement {
     if (decision_ || (now < end_ && !std::ranges::all_of(members_, is_known))) return decision_;
     const auto differs = [&](const Participant& each) { return !each.agrees && own->has(rank_of(each)); };
     RankSubset next = remaining(ended);
-    if (next == own && !deadline_.unlimited() && now - proposed_ >= patience())
+    if (own && next == *own && !deadline_.unlimited() && now - proposed_ >= patience())
       next = remaining([&](int rank) { return ended(rank) || differs(member(rank)); });
-    if (next != own) propose(next, now);
+    if (!own || next != *own) propose(next, now);
     if (std::ranges::none_of(members_, differs)) decide(next);
     return decision_;
   }
@@ -122,7 +130,7 @@ class Agreement {
     bool removed = false;  ///< from the proposal of a rank
     bool agrees = false;   ///< its proposal is this rank's
     int channel = 0;
-    std::optional<RankSubset> proposal{};
+    std::shared_ptr<const RankSubset> proposal{};  ///< equal ones of several ranks are one object
   };
 
   [[nodiscard]] Participant& member(int rank) noexcept { return members_[static_cast<std::size_t>(rank)]; }
@@ -145,8 +153,11 @@ class Agreement {
   [[nodiscard]] Timeout::duration patience() noexcept { return (member(self_).removed ? 2 : 1) * deadline_.limit(); }
   void propose(const RankSubset& survivors, time_point now) {
     proposed_ = now;
-    member(self_).proposal = survivors;
-    for (Participant& each : members_) each.agrees = each.proposal == survivors;
+    const auto own = std::make_shared<const RankSubset>(survivors);
+    for (Participant& each : members_) {
+      each.agrees = &each == &member(self_) || (each.proposal && *each.proposal == survivors);
+      if (each.agrees) each.proposal = own;
+    }
     send_({false, survivors});
   }
   // To all ranks, so that one that was considered failed is notified that it is excluded.

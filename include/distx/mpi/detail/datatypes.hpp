@@ -99,7 +99,8 @@ inline void apply_user_op(void* left, void* right, int* count, MPI_Datatype* typ
   }
 }
 
-/// Returns MPI's op of all users' ops, made once per process, as the key is.
+/// Returns MPI's op of all users' ops. Made once per process and not freed: MPI may be finalized before a static is
+/// destroyed.
 [[nodiscard]] inline MPI_Op user_op(bool commutative) {
   static const auto ops = [] {
     std::array<MPI_Op, 2> made{};

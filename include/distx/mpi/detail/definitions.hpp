@@ -43,11 +43,6 @@ DISTX_INLINE auto MpiCommunicator::made(std::shared_ptr<detail::mpi::Session> se
     throw InvalidArgument(
         "invalid max_count " + std::to_string(options.max_count) + ": must be in [1, " + std::to_string(INT_MAX) + "]",
         context);
-  if (session->is_left() && options.collectives == MpiCollectives::vendor)
-    throw InvalidArgument(
-        "MpiCollectives::vendor: MPI's collectives wait for all ranks of an MPI communicator, of which some have "
-        "failed; omit the option after shrink",
-        context);
   struct Member {
     MpiOptions options;
     bool serves_threads;
@@ -64,6 +59,11 @@ DISTX_INLINE auto MpiCommunicator::made(std::shared_ptr<detail::mpi::Session> se
   if (std::ranges::any_of(all, differs))
     throw MismatchError("the ranks differ in MpiOptions: pass the same collectives, check and max_count on every rank",
                         context);
+  if (session->is_left() && options.collectives == MpiCollectives::vendor)
+    throw InvalidArgument(
+        "MpiCollectives::vendor: MPI's collectives wait for all ranks of an MPI communicator, of which some have "
+        "failed; omit the option after shrink",
+        context);
   detail::mpi::Transport transport{.self = {session->rank(), session->size(), "mpi"},
                                    .ranks = session->subset().ranks,
                                    .identity = session->new_identity(),

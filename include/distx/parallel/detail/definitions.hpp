@@ -2,7 +2,6 @@
 #pragma once
 // The definitions of what training.hpp declares, in any memory space: see core/version.hpp.
 #include "distx/parallel/detail/engine/training_engine_definitions.hpp"
-#include "distx/parallel/detail/parameter_options_definitions.hpp"
 #include "distx/parallel/exponential_average.hpp"
 
 namespace distx::inline DISTX_ABI {
