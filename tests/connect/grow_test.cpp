@@ -14,6 +14,7 @@
 #include "connect/generations.hpp"
 #include "connect/in_folder.hpp"
 #include "connect/over_tcp.hpp"
+#include "distx/connect/control/group.hpp"
 #include "distx/threads.hpp"
 #include "words.hpp"
 
@@ -449,6 +450,41 @@ TEST_CASE("a process that joins over TCP with another token throws ConnectError"
       test::error_of<distx::ConnectError>([&] { (void)TcpConnector::join("127.0.0.1", port, options("wrong")); }),
       "rank 0 has another token"));
   CHECK(connector.grow().size() == 1);
+}
+
+TEST_CASE("a folder that cannot be searched for processes that wait leaves its ranks in step") {
+  const InFolder job;
+  const auto stray = job.folder.path() / "join-stray";
+  const auto messages = test::each(2, [&](int rank) {
+    auto connector = job.begin(rank, 2);
+    if (rank == 0) {
+      std::filesystem::create_directory(stray);
+      CHECK_THROWS_AS((void)connector.grow(), distx::ConnectError);
+      std::filesystem::remove(stray);
+    }
+    auto same = connector.grow();
+    check_ranks(same, rank, {0, 1});
+  });
+  CHECK(messages == test::Messages{"", ""});
+}
+
+/// Announces another group in place of the result of any call.
+class Replaces final : public distx::detail::control::ControlTransport {
+ public:
+  void submit(distx::detail::control::Frame) override {
+    (void)inbox.deliver(
+        {{.kind = distx::detail::control::FrameKind::regrouped, .rank = 1, .size = 3, .local_size = 1}});
+  }
+  void leave(bool, bool, const distx::Timeout&) override {}
+};
+
+TEST_CASE("a call other than grow throws RevokedError if its group has been replaced by another") {
+  namespace control = distx::detail::control;
+  const auto group = std::make_shared<control::ControlGroup>(
+      "toy", seconds(5), control::FrameFields{.rank = 1, .size = 2, .local_size = 1}, std::make_shared<Replaces>());
+  CHECK_THROWS_WITH_AS(group->barrier(), doctest::Contains("rank 0 has replaced this group by one of 3 ranks"),
+                       distx::RevokedError);
+  CHECK_THROWS_AS(group->barrier(), distx::RevokedError);
 }
 
 TEST_CASE("threads, and a program alone, grow to an equal connector") {

@@ -30,6 +30,7 @@ struct Launcher {
 
 namespace detail {
 
+std::vector<Launcher>& launchers();
 /// Returns null if no included header registers it.
 const Launcher* launcher_named(std::string_view name);
 

@@ -14,6 +14,8 @@ namespace distx::inline DISTX_ABI::detail::control {
 class ControlTransport {
  public:
   virtual ~ControlTransport() = default;
+  /// Finds what this rank's part of a call needs. If it throws, the rank has not entered the call.
+  virtual void prepare(std::string_view) {}
   /// Sends a frame. May be called from any thread, and does not wait for other ranks.
   virtual void submit(Frame frame) = 0;
   /// Leaves the job. @param in_error  this rank or another one may not be able to do so
@@ -48,7 +50,7 @@ class ControlGroup final : public FailureChannel,
                            public VirtualConnector,
                            public std::enable_shared_from_this<ControlGroup> {
  public:
-  /// @param group  says that this rank is in it: of the kind `regrouped`
+  /// @param group  the numbers of this rank in it
   ControlGroup(std::string_view backend, const Timeout& deadline, const FrameFields& group,
                std::shared_ptr<ControlTransport> transport)
       : VirtualConnector({group.rank, group.size, group.local_rank, group.local_size}),
@@ -133,6 +135,7 @@ class ControlGroup final : public FailureChannel,
   [[nodiscard]] Frame call(const std::string& name, std::string bytes, const ErrorContext& context) {
     made_.check("this connector", context);
     if (failed_) throw RevokedError("an earlier call of this connector failed", context);
+    transport_->prepare(name);
     failed_ = true;  // until all have entered it: else this rank is out of step
     transport_->submit({{.kind = FrameKind::call, .limit = deadline_.limit().count()}, name, std::move(bytes)});
     auto reply = transport_->wait(Awaited::reply, deadline_, context);
@@ -141,6 +144,8 @@ class ControlGroup final : public FailureChannel,
       failed_ = reply->error != 'm';
       raise(*reply, context);
     }
+    if (reply->kind == FrameKind::regrouped && name != grow_call)
+      throw RevokedError("rank 0 has replaced this group by one of " + std::to_string(reply->size) + " ranks", context);
     known_failures_ = known_failures;
     failed_ = false;
     return std::move(*reply);

@@ -14,7 +14,11 @@ namespace distx::inline DISTX_ABI::detail::control {
 
 /// A rank, as the root knows it.
 struct RankRecord {
-  enum class Presence : std::uint8_t { absent, here, over };
+  enum class Presence : std::uint8_t {
+    absent,
+    here,
+    over  ///< it has ended, or was refused before it joined
+  };
 
   Presence presence = Presence::absent;
   RankChannel* channel = nullptr;  ///< null while the rank cannot be reached

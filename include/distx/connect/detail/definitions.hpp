@@ -41,7 +41,7 @@ class LocalFailureChannel final : public FailureChannel {
 
 DISTX_INLINE std::shared_ptr<FailureChannel> local_failure_channel() { return std::make_shared<LocalFailureChannel>(); }
 
-inline std::vector<Launcher>& launchers() {
+DISTX_INLINE std::vector<Launcher>& launchers() {
   static std::vector<Launcher> known;
   return known;
 }

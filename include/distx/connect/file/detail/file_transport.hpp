@@ -26,13 +26,15 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
     welcome();
   }
 
+  void prepare(std::string_view call) override {
+    const std::lock_guard lock(mutex_);
+    candidates_.clear();
+    if (inbox.rank == 0 && call == control::grow_call) candidates_ = candidates_in(job_.outer, self().process);
+  }
   void submit(Frame frame) override {
     const std::lock_guard lock(mutex_);
     if (frame.kind == FrameKind::call) {
-      if (inbox.rank == 0 && frame.text == control::grow_call) {
-        candidates_ = candidates_in(job_.outer, self().process);
-        if (!candidates_.empty()) frame.bytes = "1";  // for the others, which do not look for them
-      }
+      if (!candidates_.empty()) frame.bytes = "1";  // for the others, which do not look for them
       remove_earlier();
       earlier_ = std::exchange(own_, job_.file(call_file(++calls_, inbox.rank)));
       awaited_ = 0;
