@@ -140,8 +140,9 @@ def conan(folder, mpi):
         sys.exit(77)
     os.environ["CONAN_HOME"] = os.path.join(folder, "conan-home")
     run(command, "profile", "detect")
-    version = re.search(r"distx/[\d.]+", run(command, "create", ROOT)).group()
-    run(command, "install", "--requires", version, "--generator", "CMakeToolchain", "--output-folder", folder)
+    version = re.search(r"distx/[\d.]+", run(command, "create", ROOT, cwd=folder)).group()
+    # Not in the tree, whose CMakeLists.txt would be given presets.
+    run(command, "install", "--requires", version, "--generator", "CMakeToolchain", "--output-folder", folder, cwd=folder)
     build_with_cmake(folder, "cmake", mpi, f"-DCMAKE_TOOLCHAIN_FILE={os.path.join(folder, 'conan_toolchain.cmake')}")
 
 

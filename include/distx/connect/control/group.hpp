@@ -15,7 +15,7 @@ class ControlTransport {
  public:
   virtual ~ControlTransport() = default;
   /// Finds what this rank's part of a call needs. If it throws, the rank has not entered the call.
-  virtual void prepare(std::string_view) {}
+  virtual void prepare(std::string_view call) { (void)call; }
   /// Sends a frame. May be called from any thread, and does not wait for other ranks.
   virtual void submit(Frame frame) = 0;
   /// Leaves the job. @param in_error  this rank or another one may not be able to do so

@@ -97,7 +97,6 @@ class Agreement {
     const auto is_same = [&](const Participant& each) { return each.proposal && *each.proposal == message.survivors; };
     const auto same = is_same(member(self_)) ? members_.begin() + self_ : std::ranges::find_if(members_, is_same);
     sender.proposal = same != members_.end() ? same->proposal : std::make_shared<const RankSubset>(message.survivors);
-    sender.agrees = own && sender.proposal == own;
     for (auto next = message.survivors.ranks.begin(); Participant & each : members_) {
       if (next != message.survivors.ranks.end() && *next == rank_of(each))
         ++next;
@@ -115,7 +114,7 @@ class Agreement {
     if (!own && !deadline_.unlimited() && std::ranges::any_of(members_, has_proposed))
       end_ = std::min(end_, now + deadline_.limit() / 2);
     if (decision_ || (now < end_ && !std::ranges::all_of(members_, is_known))) return decision_;
-    const auto differs = [&](const Participant& each) { return !each.agrees && own->has(rank_of(each)); };
+    const auto differs = [&](const Participant& each) { return each.proposal != own && own->has(rank_of(each)); };
     RankSubset next = remaining(ended);
     if (own && next == *own && !deadline_.unlimited() && now - proposed_ >= patience())
       next = remaining([&](int rank) { return ended(rank) || differs(member(rank)); });
@@ -128,7 +127,6 @@ class Agreement {
   struct Participant {
     bool joined = false;
     bool removed = false;  ///< from the proposal of a rank
-    bool agrees = false;   ///< its proposal is this rank's
     int channel = 0;
     std::shared_ptr<const RankSubset> proposal{};  ///< equal ones of several ranks are one object
   };
@@ -154,10 +152,9 @@ class Agreement {
   void propose(const RankSubset& survivors, time_point now) {
     proposed_ = now;
     const auto own = std::make_shared<const RankSubset>(survivors);
-    for (Participant& each : members_) {
-      each.agrees = &each == &member(self_) || (each.proposal && *each.proposal == survivors);
-      if (each.agrees) each.proposal = own;
-    }
+    for (Participant& each : members_)
+      if (each.proposal && *each.proposal == survivors) each.proposal = own;
+    member(self_).proposal = own;
     send_({false, survivors});
   }
   // To all ranks, so that one that was considered failed is notified that it is excluded.

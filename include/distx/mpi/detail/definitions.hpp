@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "distx/connect/self.hpp"
@@ -48,6 +49,7 @@ DISTX_INLINE auto MpiCommunicator::made(std::shared_ptr<detail::mpi::Session> se
     bool serves_threads;
     int next_channel;
   };
+  static_assert(std::is_trivially_copyable_v<Member>);
   const Member own{options, serves_threads(), session->world().next_channel()};
   std::vector<Member> all(static_cast<std::size_t>(session->size()));
   session->make("MpiCommunicator", detail::erase(calls::AllGather<std::byte>{std::as_bytes(std::span(&own, 1)),
