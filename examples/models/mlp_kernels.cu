@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The file of train_mlp_cuda that nvcc compiles: the model's own kernels, and distx's.
+// The model's own kernels; those of distx are in kernels.cu. One file may have both.
 #include "mlp_kernels.hpp"
 
 #include <distx/cuda/kernels/launch.cuh>
-#include <distx/cuda_kernels.cuh>
 
 #include "mlp_operations.hpp"
 

@@ -12,7 +12,7 @@ A file begins with comments:
 
 At the compiler's default settings there must be exactly one error; each sentence must be in the output, the first one
 in the error's own line. With DISTX_POSITIVE defined the same file must compile, so that it cannot fail by accident; that does not
-depend on the compiler, and is checked with g++ only.
+depend on the compiler, and is checked with g++ only, for all files of the same flags at once, each in a namespace of its own.
 
 What the files include is compiled once, ahead of them all: whether each header can stand alone is tests/headers' matter. They are
 compiled in the compiled form, which a build's targets have: what a user's types make wrong is the same text in both forms, and takes a
@@ -63,22 +63,31 @@ def compile_ahead(compiler, files, folder):
     return ["-include-pch", compiled] if "clang" in compiler else ["-I", folder, "-include", "ahead.hpp"]
 
 
-def complaints(compiler, path, flags, expected, positive_too=True):
+def positive_complaints(compiler, paths, flags, folder):
+    """What is wrong with the files where DISTX_POSITIVE is defined, as a list of sentences."""
+    includes, parts, source = [], [], paths[0]
+    for number, path in enumerate(paths):
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        includes += [line for line in lines if line.startswith("#include ")]
+        kept = ("" if line.startswith("#include ") else line for line in lines)
+        parts += [f"namespace file_{number} {{", f'#line 1 "{path}"', *kept, "}"]
+    if len(paths) > 1:
+        source = os.path.join(folder, "union.cpp")
+        with open(source, "w", encoding="utf-8") as file:
+            file.write("\n".join([*dict.fromkeys(includes), *parts]) + "\n")
+    done = run_compiler(compiler, *flags, "-DDISTX_POSITIVE", "-fsyntax-only", source)
+    return ["with DISTX_POSITIVE all must compile, and do not:\n" + done.stderr] if done.returncode else []
+
+
+def complaints(compiler, path, flags, expected):
     """What is wrong with the file, as a list of sentences."""
     if not expected:
         return ["there is no '// expect:' line at the top"]
-
-    def run(*more):
-        return run_compiler(compiler, *flags, *more, "-fsyntax-only", path)
-
     wrong = []
-    if positive_too:
-        positive = run("-DDISTX_POSITIVE")
-        if positive.returncode:
-            wrong.append("with DISTX_POSITIVE it must compile, and does not:\n" + positive.stderr)
-    negative = run()
+    negative = run_compiler(compiler, *flags, "-fsyntax-only", path)
     if negative.returncode == 0:
-        return wrong + ["it compiles, and must not"]
+        return ["it compiles, and must not"]
     said = compilers.without_versions(negative.stderr)
     errors = [line for line in said.splitlines() if " error: " in line]
     if len(errors) != 1:
@@ -101,7 +110,7 @@ def self_test(compiler):
         "sentence": (guarded, ["an int is a byte"], "no error says"),
         "note": (guarded, ["an int is no byte", "and no long"], "nothing says"),
         "two errors": (guarded + guarded, ["an int is no byte"], "there are 2 errors"),
-        "accident": (assertion, ["an int is no byte"], "must compile, and does not"),
+        "accident": (assertion, ["an int is no byte"], "all must compile, and do not"),
         "silent": (guarded, [], "no '// expect:'"),
     }
     failed = 0
@@ -111,6 +120,7 @@ def self_test(compiler):
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
             said = complaints(compiler, path, [], expected)
+            said += positive_complaints(compiler, [path], [], folder) + positive_complaints(compiler, [path, path], [], folder)
             good = not said if complaint is None else any(complaint in sentence for sentence in said)
             if not good:
                 failed += 1
@@ -127,17 +137,22 @@ def main():
     compiler = compilers.find_or_skip(options.compiler)
     if options.self_test:
         return self_test(compiler)
-    failed = 0
+    failed, by_flags = 0, {}
     with tempfile.TemporaryDirectory() as folder:
         ahead = compile_ahead(compiler, options.files, folder)
         for path in options.files:
             found = directives(path)
             # What was compiled ahead does not serve other flags than those of warnings.
             use = ahead if all(flag.startswith("-W") for flag in found["flags"]) else []
-            wrong = complaints(compiler, path, use + found["flags"], found["expect"], options.compiler == "g++")
+            wrong = complaints(compiler, path, use + found["flags"], found["expect"])
             failed += 1 if wrong else 0
             for sentence in wrong:
                 print(f"{path}: {sentence}")
+            by_flags.setdefault((*use, *found["flags"]), []).append(path)
+        for flags, paths in by_flags.items() if options.compiler == "g++" else ():
+            for sentence in positive_complaints(compiler, paths, flags, folder):
+                failed += 1
+                print(sentence)
     print(f"{len(options.files)} files, {failed} wrong")
     return 1 if failed or not options.files else 0
 

@@ -214,9 +214,10 @@ def build_with_mpich(folder):
     if not union.exists() or union.read_text(encoding="utf-8") != text:
         union.write_text(text, encoding="utf-8")
     sources = [examples / "train_lenet.cpp", union]
-    return (mpich.build(folder, "steps", [mpich.ROOT / "tests" / "hosts" / "steps.cpp"], "-lgloo"),
+    return (mpich.build(folder, "steps", [mpich.ROOT / "tests" / "hosts" / "steps.cpp"], modules=["gloo"], libraries=["-lgloo"]),
             mpich.build(folder, "train_lenet", sources, f"-I{examples}", f'-DSOURCE_ROOT="{ROOT}"', "-isystem", "/usr/include/eigen3",
-                        "-lfmt", "-lz", "-ldeflate", uses=[examples / "common" / f"{name}.cpp" for name in shared]))
+                        modules=["checkpoint"], libraries=["-lfmt", "-lz", "-ldeflate"],
+                        uses=[examples / "common" / f"{name}.cpp" for name in shared]))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <functional>
-#include <vector>
+#include <memory>
 
 namespace standin {
 
@@ -27,10 +28,16 @@ class Fiber {
   static void enter(unsigned low, unsigned high);
   void run();
 
-  std::vector<char> stack_;
+  void change_to_own();
+  void change_to_outside();
+
+  std::unique_ptr<char[]> stack_;
   ucontext_t own_{};
   ucontext_t outside_{};
+  jmp_buf own_place_{};
+  jmp_buf outside_place_{};
   std::function<void()> function_;
+  bool begun_ = false;
   bool ended_ = true;
   // The stacks, for the sanitizers.
   const void* outside_stack_ = nullptr;

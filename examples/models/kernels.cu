@@ -1,3 +1,3 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What nvcc compiles of train_gpt_cuda.
+// distx's kernels, which nvcc compiles once for all examples and benchmarks.
 #include <distx/cuda_kernels.cuh>
