@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// A second file of the tests' programs that nvcc compiles and that includes distx's kernels.
-#include <distx/cuda_kernels.cuh>
+// A second file of the tests' programs that nvcc compiles and that registers something.
+#include <distx/cuda/kernels/elements.cuh>
 
 #include "cuda/tensor_kernels.hpp"
 

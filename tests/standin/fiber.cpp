@@ -82,7 +82,8 @@ void Fiber::pause() {
   arrive(shadow, &outside_stack_, &outside_size_);
 }
 
-// swapcontext makes a system call each time, for the signal mask. The sanitizers intercept longjmp, and expect one stack.
+// swapcontext makes a system call each time, for the signal mask. The sanitizers intercept longjmp, and expect one
+// stack.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 void Fiber::change_to_own() { swapcontext(&outside_, &own_); }
 void Fiber::change_to_outside() { swapcontext(&own_, &outside_); }

@@ -4,6 +4,7 @@
 #include "distx/cuda/kernels/elementwise.cuh"
 #include "distx/cuda/kernels/rounded.cuh"
 #include "distx/cuda/kernels/typed.cuh"
+#include "distx/memory/detail/moving_average.hpp"
 
 // The elementwise operations of cuda/detail/operations.hpp: the host's arithmetic.
 namespace distx::inline DISTX_ABI::cuda::detail {
