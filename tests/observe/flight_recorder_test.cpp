@@ -167,8 +167,8 @@ TEST_CASE("an error writes every rank's flight record, with the error and the un
                                                                : "calls broadcast, this rank all_reduce") !=
           std::string::npos);
     CHECK(record.at("calls").at(1).at("in_group") == 2);
-    CHECK(record.at("calls").at(1).at("created_ns").get<long>() >=
-          record.at("calls").at(0).at("created_ns").get<long>());
+    // A call that never waited has no time.
+    CHECK(record.at("calls").at(1).value("created_ns", 0L) >= record.at("calls").at(0).value("created_ns", 0L));
   }
 }
 
