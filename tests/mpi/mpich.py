@@ -84,8 +84,8 @@ def build(folder, name, sources, *flags, modules=(), libraries=(), uses=()):
     for program in ("mpicxx.mpich", "mpirun.mpich"):
         if shutil.which(program) is None:
             skip(f"there is no {program} (packages mpich, libmpich-dev)")
-    compiled = pathlib.Path(folder).resolve() / "include" / "distx" / "compiled"
-    folder = pathlib.Path(folder).resolve() / "mpich"
+    folder = pathlib.Path(folder).resolve()
+    compiled, folder = folder / "include" / "distx" / "compiled", folder / "mpich"
     boost = folder / "boost"
     boost.mkdir(parents=True, exist_ok=True)
     if not all((boost / f"{part}.cpp").exists() for part in PARTS):
