@@ -471,20 +471,77 @@ TEST_CASE("a folder that cannot be searched for processes that wait leaves its r
 /// Announces another group in place of the result of any call.
 class Replaces final : public distx::detail::control::ControlTransport {
  public:
-  void submit(distx::detail::control::Frame) override {
+  void submit(distx::detail::control::Frame frame) override {
+    sent = std::move(frame);
     (void)inbox.deliver(
         {{.kind = distx::detail::control::FrameKind::regrouped, .rank = 1, .size = 3, .local_size = 1}});
   }
   void leave(bool, bool, const distx::Timeout&) override {}
+
+  distx::detail::control::Frame sent;
 };
+
+/// Where two ranks meet, and by `grow` a third one.
+class ThreeMeet final : public distx::detail::control::ControlRoot {
+  using Frame = distx::detail::control::Frame;
+  using FrameKind = distx::detail::control::FrameKind;
+
+ public:
+  ThreeMeet() : ControlRoot("toy", 2, true) {
+    for (const std::size_t rank : {0u, 1u}) ranks_[rank] = here(inboxes_[rank]);
+    welcome();
+  }
+  void enter(int rank, const std::string& call) { REQUIRE(take(rank, {{.kind = FrameKind::call}, call})); }
+  /// Enters `shrink` of a group.
+  void enter_shrink(int rank, std::uint64_t group) {
+    REQUIRE(take(rank, {{.kind = FrameKind::shrink, .identity = group}}));
+  }
+  /// Returns what a rank has received, which is its reply or its next group.
+  Frame received(int rank) {
+    return inboxes_[rank].await(distx::detail::control::Awaited::reply, {}, {}).value_or(Frame());
+  }
+
+ private:
+  static distx::detail::control::RankRecord here(distx::detail::control::Inbox& inbox) {
+    return {.presence = distx::detail::control::RankRecord::Presence::here, .channel = &inbox};
+  }
+  std::optional<Frame> grow(Frame) override {
+    for (auto& rank : ranks_) rank.part.reset();
+    ranks_.push_back(here(inboxes_[2]));
+    announce_group();
+    return std::nullopt;
+  }
+
+  distx::detail::control::Inbox inboxes_[3];
+};
+
+TEST_CASE("a rank that gives up grow and enters shrink is in the larger group that was made meanwhile") {
+  using distx::detail::control::FrameKind;
+  ThreeMeet root;
+  const auto two = root.received(1);
+  for (const int rank : {0, 1}) root.enter(rank, "grow");
+  root.enter_shrink(1, two.identity);
+  const auto three = root.received(1);
+  CHECK(three.size == 3);
+  CHECK(three.identity != two.identity);
+  for (const int rank : {0, 2}) CHECK(root.received(rank).size == 3);
+  for (const int rank : {0, 1, 2}) root.enter(rank, "barrier");
+  for (const int rank : {0, 1, 2}) CHECK(root.received(rank).kind == FrameKind::result);
+  root.enter_shrink(1, three.identity);
+  root.enter(0, "barrier");
+  CHECK(root.received(0).text == "rank 1 of 3 has entered shrink and will not enter this call");
+}
 
 TEST_CASE("a call other than grow throws RevokedError if its group has been replaced by another") {
   namespace control = distx::detail::control;
+  const auto transport = std::make_shared<Replaces>();
   const auto group = std::make_shared<control::ControlGroup>(
-      "toy", seconds(5), control::FrameFields{.rank = 1, .size = 2, .local_size = 1}, std::make_shared<Replaces>());
+      "toy", seconds(5), control::FrameFields{.rank = 1, .size = 2, .local_size = 1, .identity = 7}, transport);
   CHECK_THROWS_WITH_AS(group->barrier(), doctest::Contains("rank 0 has replaced this group by one of 3 ranks"),
                        distx::RevokedError);
   CHECK_THROWS_AS(group->barrier(), distx::RevokedError);
+  CHECK(group->shrink(seconds(5))->size() == 3);
+  CHECK(transport->sent.identity == 7);  // of the group that it leaves
 }
 
 TEST_CASE("threads, and a program alone, grow to an equal connector") {

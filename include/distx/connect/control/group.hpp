@@ -56,6 +56,7 @@ class ControlGroup final : public FailureChannel,
       : VirtualConnector({group.rank, group.size, group.local_rank, group.local_size}),
         backend_(backend),
         deadline_(deadline),
+        group_(group.identity),
         transport_(std::move(transport)) {}
   ControlGroup(const ControlGroup&) = delete;
   ControlGroup& operator=(const ControlGroup&) = delete;
@@ -80,7 +81,7 @@ class ControlGroup final : public FailureChannel,
     const auto context = where("shrink");
     check_current(context);
     replaced_ = true;
-    transport_->submit({{.kind = FrameKind::shrink, .limit = deadline.limit().count()}});
+    transport_->submit({{.kind = FrameKind::shrink, .limit = deadline.limit().count(), .identity = group_}});
     std::string problem = "it does not answer within " + deadline.to_string();
     try {
       if (const auto next = transport_->wait(Awaited::group, deadline, context)) return next_group(*next);
@@ -172,6 +173,7 @@ class ControlGroup final : public FailureChannel,
   std::uint64_t known_failures_ = known_failures;  ///< at the last call of all ranks
   std::string_view backend_;
   Timeout deadline_;
+  std::uint64_t group_;  ///< the root's number of this group
   std::shared_ptr<ControlTransport> transport_;
   bool failed_ = false;
   bool replaced_ = false;   ///< by the group that `shrink` or `grow` has returned

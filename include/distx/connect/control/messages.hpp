@@ -28,13 +28,13 @@ enum class FrameKind : std::uint16_t {
   call,       ///< limit, text (the call), bytes: enters a collective call
   notify,     ///< identity, text (the reason): publishes a failure, which rank 0 passes on
   leave,      ///< end: the last frame
-  shrink,     ///< limit: asks to continue without the ranks that do not ask
+  shrink,     ///< limit, identity (of its group): asks to continue without the ranks that do not ask
   // From rank 0 to a rank.
   refuse,     ///< error, rank, text: the ranks cannot be connected, or continue without this one
   result,     ///< bytes (of all ranks, in rank order): the call is complete
   fail,       ///< error, rank, text: the call has failed
   ended,      ///< rank, end, error, text (the message): a rank has left or failed
-  regrouped,  ///< rank, size, local rank, local size: all ranks have joined, or the ranks after `shrink` or `grow`
+  regrouped,  ///< rank, size, local rank, local size, identity (of the group): all ranks have joined, or the next group
 };
 
 /// The ways in which a rank can end.

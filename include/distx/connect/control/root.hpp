@@ -111,6 +111,8 @@ class ControlRoot {
         if (published_.insert(frame.identity).second) send_all(frame);
         return true;
       case FrameKind::shrink:
+        // A rank that has given up the call of `grow` may not know yet of the larger group, which is its answer.
+        if (frame.identity != group_) return true;
         if (!joined_ || !caller.is_here() || caller.shrink_limit) return false;
         caller.shrink_limit = frame.limit;
         caller.shrink_end = Deadline(timeout_of(frame.limit)).end();
@@ -158,6 +160,7 @@ class ControlRoot {
   }
   /// Notifies the ranks of their group.
   void announce_group() {
+    ++group_;
     std::map<std::string_view, int> local_sizes;
     for (const auto& rank : ranks_) ++local_sizes[rank.process.host];
     auto local_ranks = local_sizes;
@@ -171,7 +174,8 @@ class ControlRoot {
                          .rank = rank,
                          .size = size(),
                          .local_rank = local_rank,
-                         .local_size = local_sizes[host]}});
+                         .local_size = local_sizes[host],
+                         .identity = group_}});
     }
     if (has_failure()) send_all(*first_end_);  // of a rank that had entered the call of `grow`
   }
@@ -286,6 +290,7 @@ class ControlRoot {
  protected:
   static constexpr const char* out_of_order = "this rank has made a call out of order";
   std::vector<RankRecord> ranks_;
+  std::uint64_t group_ = 0;         ///< counts the groups
   std::optional<Frame> first_end_;  ///< of the first rank that failed; if none, of the first that left
   std::optional<Frame> refused_;    ///< the ranks have been notified that they cannot be connected
   bool joined_ = false;

@@ -23,6 +23,7 @@ class FileTransport final : public control::ControlTransport, control::ControlRo
   explicit FileTransport(Membership job) : ControlRoot("file", 0, false), job_(std::move(job)) {
     inbox.rank = job_.rank;
     ranks_ = records_of(job_.ranks);
+    group_ = static_cast<std::uint64_t>(job_.generation);  // as the roots of the ranks that have been in all groups
     welcome();
   }
 
