@@ -60,3 +60,19 @@ TEST_CASE("a handle that is dropped or assigned to waits for the call before its
     CHECK(pending.wait() == std::vector<float>{6});
   });
 }
+
+TEST_CASE("a handle that was waited for, has thrown, or was moved from throws InvalidState") {
+  const char* const words = "this handle has no buffer: it was waited for before, or moved from";
+  distx::spawn(2, [&](auto& self) {
+    distx::ThreadCommunicator comm(self);
+    auto pending = distx::start_all_reduce(comm, std::vector<float>{1}, distx::sum);
+    auto moved = std::move(pending);
+    CHECK(moved.wait() == std::vector<float>{2});
+    CHECK_THROWS_WITH_AS((void)moved.wait(), doctest::Contains(words), distx::InvalidState);
+    CHECK_THROWS_WITH_AS((void)pending.wait(), doctest::Contains(words), distx::InvalidState);
+    const auto length = static_cast<std::size_t>(1 + self.rank());
+    auto fails = distx::start_all_reduce(comm, std::vector<float>(length), distx::sum);
+    CHECK_THROWS_AS((void)fails.wait(), distx::MismatchError);
+    CHECK_THROWS_WITH_AS((void)fails.wait(), doctest::Contains(words), distx::InvalidState);
+  });
+}

@@ -76,7 +76,8 @@ def positive_complaints(compiler, paths, flags, folder):
         source = os.path.join(folder, "union.cpp")
         with open(source, "w", encoding="utf-8") as file:
             file.write("\n".join([*dict.fromkeys(includes), *parts]) + "\n")
-    done = run_compiler(compiler, *flags, "-DDISTX_POSITIVE", "-fsyntax-only", source)
+    # With this sanitizer g++ takes fewer expressions for constants; it compiles the headers again.
+    done = run_compiler(compiler, *flags, "-fsanitize=undefined", "-DDISTX_POSITIVE", "-fsyntax-only", source)
     return ["with DISTX_POSITIVE all must compile, and do not:\n" + done.stderr] if done.returncode else []
 
 

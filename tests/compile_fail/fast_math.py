@@ -15,6 +15,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import compilers  # noqa: E402
 
 REFUSED = "distx: -ffast-math or a part of it changes the bits of results; add -fno-fast-math, or define DISTX_ACCEPT_FAST_MATH"
+OLDER = "distx: this program is compiled as an older C++; add -std=c++20"
 NEWER_CLANG = "distx: -ffast-math removes the checks for NaN and infinity with this clang"
 ACCEPT = "-DDISTX_ACCEPT_FAST_MATH"
 # What makes a compiler say in its macros that it changes results; clang tells only whether all is changed, or NaN and infinity.
@@ -45,6 +46,9 @@ def check_refusals(family, compiler):
         newer = f"-U__clang_major__ -D__clang_major__=17 {ACCEPT}"
         cases += [(f"{newer} -ffast-math", NEWER_CLANG), (f"{newer} -ffast-math -fhonor-nans -fhonor-infinities", None)]
     wrong = 0
+    if not (errors(compiler, "-std=c++17") or [""])[0].startswith(OLDER):  # more errors follow
+        wrong += 1
+        print("as C++17: the first error does not say what to do")
     for flags, sentence in cases:
         found = errors(compiler, *flags.split())
         if (found != []) if sentence is None else len(found) != 1 or not found[0].startswith(sentence):

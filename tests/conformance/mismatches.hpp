@@ -328,6 +328,15 @@ class MismatchTable {
       const std::size_t first = odd_ ? n_ + 1 : n_, second = odd_ ? n_ : n_ + 1;
       sum_list(comm, list(memory, first, second), list(memory, first, second));
     });
+    row("a list of fewer items", n_ == 2 ? passes(n_, 2 * n_) : other_counts(), [&](C& comm, auto& memory) {
+      List send = list(memory, n_, n_), receive = list(memory, n_, n_);
+      if (odd_) send.pop_back(), receive.pop_back();
+      sum_list(comm, send, receive);
+    });
+    row("an empty list", passes(0, n_), [&](C& comm, auto& memory) {
+      const List items(odd_ ? 0 : 1, memory.template make<float>(n_, 1));
+      sum_list(comm, items, items);
+    });
   }
 
   /// From rank 0 to the last one. The receiver throws, and the sender in this call or, as the others, in the next.

@@ -4,6 +4,8 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <ranges>
+#include <span>
 #include <vector>
 
 namespace {
@@ -26,6 +28,8 @@ static_assert(distx::MemorySpace<distx::Host> && distx::MemorySpace<Far> && !dis
 static_assert(distx::HostAccessible<distx::Host> && distx::HostAccessible<Near> && !distx::HostAccessible<Far>);
 
 using distx::Span;
+static_assert(std::ranges::view<Span<float>> && std::ranges::borrowed_range<Span<float>>);
+static_assert(std::convertible_to<Span<float>, std::span<float>>);  // also one that a function has returned
 template <class From, class To>
 concept Converts = std::convertible_to<From, To>;
 
@@ -74,6 +78,9 @@ TEST_CASE("a span refers to its container's memory") {
   CHECK(part.data() == &values[1]);
   CHECK(part.size() == 3);
   CHECK(part[2] == 4);
+  CHECK(all.subspan(3).data() == &values[3]);
+  CHECK(all.subspan(3).size() == 2);
+  CHECK(all.subspan(5).empty());
   CHECK(all.first(2).size() == 2);
   CHECK(all.first(2).data() == values.data());
   int sum = 0;

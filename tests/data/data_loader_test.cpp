@@ -371,6 +371,18 @@ TEST_CASE("workers without prefetch throw InvalidArgument") {
   CHECK_NOTHROW(static_cast<void>(loader(6, copied, 0, 0)));
 }
 
+TEST_CASE("workers make all batches ahead if prefetch is larger") {
+  for (const std::size_t prefetch : {std::size_t{1000}, std::size_t{1} << 62, ~std::size_t{0}}) {
+    std::atomic<int> made = 0;
+    const auto counted = [&](std::span<const std::size_t> indices) { return ++made, copied(indices); };
+    auto epoch = loader(30, counted, 4, prefetch).epoch(0);
+    CHECK(reached(made, 10));  // nothing was taken
+    std::vector<Batch> batches;
+    for (auto& batch : epoch) batches.push_back(batch);
+    CHECK(batches == expected(30, 0));
+  }
+}
+
 TEST_CASE("an epoch resumes after the batches that were taken, not after those made ahead") {
   for (const std::size_t workers : {0u, 1u, 3u}) {
     CAPTURE(workers);

@@ -10,7 +10,8 @@
 // Coalesced collectives: a function of reductions.hpp, movement.hpp or point_to_point.hpp that takes lists of buffers
 // of one element type computes the result of one call per item. Small items are packed into one message. The number of
 // items and the length of item i are the same on every rank; lists that only the root uses may be empty on the other
-// ranks. Errors are those of the call on one buffer, and a MismatchError if the lists differ in their lengths.
+// ranks. Errors are those of the call on one buffer, and a MismatchError if the lists differ in their lengths; an empty
+// list makes a call for it.
 namespace distx::inline DISTX_ABI {
 
 /// The asynchronous calls of a list and the packed copies of its small items; `wait` unpacks them.
@@ -54,7 +55,7 @@ class PendingList {
   template <class C, class MakeCall>
   void start(C& comm, const MakeCall& make_call, typename S::stream after) {
     for (const auto item : list_.large())
-      pendings_.push_back(detail::start(comm, make_call(list_.send(item), list_.receive(item)), after));
+      pendings_.push_back(detail::start(comm, list_.call_on(item, make_call), after));
     if (!list_.fuses()) return;
     list_.pack(after, packed_->span());
     pendings_.push_back(detail::start(comm, list_.fused_call(make_call), after));
@@ -157,7 +158,7 @@ FusedList<T, S> fused_list(C& comm, ListOfCalls<T, S, Make>& list) {
 template <class C, class T, class S, class Make>
 void execute(C& comm, ListOfCalls<T, S, Make>&& calls) {
   auto list = fused_list(comm, calls);
-  for (const auto item : list.large()) execute(comm, calls.make(list.send(item), list.receive(item)));
+  for (const auto item : list.large()) execute(comm, list.call_on(item, calls.make));
   if (!list.fuses()) return;
   typename S::stream stream{};
   const Scratch<C> packed(comm, list.fused_bytes());

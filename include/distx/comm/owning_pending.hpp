@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "distx/core/error.hpp"
 #include "distx/core/version.hpp"
 
 namespace distx::inline DISTX_ABI {
@@ -35,11 +36,13 @@ class [[nodiscard]] OwningPending {
   ~OwningPending() = default;
 
   /// Blocks the host until the call is complete and returns the buffer. With a stream, orders work that is later
-  /// enqueued on it after the call instead, unless two buffers were moved in: one is freed here. Called at most once.
-  /// @throws what `Pending::wait` throws; the buffer is then lost
+  /// enqueued on it after the call instead, unless two buffers were moved in: one is freed here.
+  /// @throws what `Pending::wait` throws; the buffer is then lost. InvalidState if it was returned or lost before
   template <class... Stream>
   [[nodiscard]] std::tuple_element_t<Returned, std::tuple<Buffers...>> wait(Stream... stream) {
     const auto buffers = std::move(buffers_);
+    if (buffers == nullptr)
+      throw InvalidState("this handle has no buffer: it was waited for before, or moved from", {.operation = "wait"});
     if constexpr (OwnsTwo)
       pending_.wait();
     else

@@ -43,6 +43,9 @@ class Span {
   [[nodiscard]] constexpr Span subspan(std::size_t offset, std::size_t count) const noexcept {
     return {data_ + offset, count};
   }
+  /// Returns the elements from `offset` on.
+  /// @pre offset <= size()
+  [[nodiscard]] constexpr Span subspan(std::size_t offset) const noexcept { return subspan(offset, size_ - offset); }
   /// Returns the first `count` elements.
   /// @pre count <= size()
   [[nodiscard]] constexpr Span first(std::size_t count) const noexcept { return {data_, count}; }
@@ -67,6 +70,16 @@ class Span {
   T* data_ = nullptr;
   std::size_t size_ = 0;
 };
+
+}  // namespace distx::inline DISTX_ABI
+
+/// A Span may end before its elements do, so one that a function returns converts to a std::span.
+template <class T, distx::MemorySpace Space>
+inline constexpr bool std::ranges::enable_borrowed_range<distx::Span<T, Space>> = true;
+template <class T, distx::MemorySpace Space>
+inline constexpr bool std::ranges::enable_view<distx::Span<T, Space>> = true;
+
+namespace distx::inline DISTX_ABI {
 
 /// Stands in for an element type that is known at run time only.
 struct AnyElement {};

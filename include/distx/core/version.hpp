@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
+#if __cplusplus < 202002L
+#error distx: this program is compiled as an older C++; add -std=c++20 or, in Meson, cpp_std=c++20
+#endif
+
 /// The version of distx: 10000 times its major, 100 times its minor, and its patch number.
 #define DISTX_VERSION 100
 

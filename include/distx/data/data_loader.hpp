@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
 #include <iterator>
 #include <memory>
 
@@ -39,8 +40,7 @@ class Epoch {
       make_ = std::move(make);
     else
       ahead_ = {new detail::Prefetcher<Batch>(
-                    batches, std::move(make), std::move(name), options.workers, options.workers * options.prefetch,
-                    options.deadline,
+                    batches, std::move(make), std::move(name), options.workers, made_ahead(options), options.deadline,
                     ErrorContext{.operation = "DataLoader", .rank = sampler.rank(), .size = sampler.ranks()}),
                 detail::DeleteHere{}};
   }
@@ -93,6 +93,11 @@ class Epoch {
   [[nodiscard]] std::default_sentinel_t end() const noexcept { return {}; }
 
  private:
+  /// Returns the number of batches that workers may make ahead, at most all.
+  [[nodiscard]] std::size_t made_ahead(const LoaderOptions& options) const noexcept {
+    const bool all = options.prefetch > batches_ / options.workers;
+    return std::max<std::size_t>(all ? batches_ : options.workers * options.prefetch, 1);
+  }
   [[nodiscard]] std::optional<Batch> taken_ahead() {
     try {
       return ahead_->next();

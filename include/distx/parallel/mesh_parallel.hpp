@@ -68,7 +68,7 @@ class MeshParallel : private TrainingMethods<false, Policies...> {
   static_assert(Methods::virtual_ranks == 0,
                 "distx::MeshParallel: Reproducible supports DataParallel only, because sums along other axes of the "
                 "mesh depend on their lengths; remove it");
-  static_assert(detail::policies_of<Policies...>.values.hook == nullptr,
+  static_assert(!detail::policies_of<Policies...>.hooks_gradients,
                 "distx::MeshParallel: a GradientHook supports DataParallel only, because it sees parts of weights; use "
                 "Compress<bfloat16>, or remove Compress");
   using here = std::source_location;

@@ -111,6 +111,8 @@ struct PolicyList {
   bool host_accessible = true;     ///< the memory space
   bool compresses_somehow = true;  ///< each Compress
   bool has_balanced_tree = true;   ///< each Reproducible
+  /// Whether Compress has them: with its sanitizer of null pointers, g++ cannot compare an address in a constant.
+  bool hooks_gradients = false, hooks_weights = false;
 
   template <class P>
   constexpr void add(std::type_identity<P>) {
@@ -143,6 +145,8 @@ struct PolicyList {
   constexpr void add(std::type_identity<Compress<Gradients, Weights>>) {
     constexpr bool by_type = requires { requires FloatingElement<Gradients> && sizeof(Gradients) == 2; };
     constexpr bool by_hook = hooks::GradientHook<Gradients>, encodes = hooks::WeightHook<Weights>;
+    hooks_gradients = hooks_gradients || by_hook;
+    hooks_weights = hooks_weights || encodes;
     if constexpr (by_type) values.compressed_type = element_type<Gradients>;
     if constexpr (by_hook) values.hook = &hook_calls<Gradients>;
     if constexpr (encodes) values.weight_hook = &weight_hook_calls<Weights>;
@@ -216,7 +220,7 @@ using space_of_policies = typename space_or<Host, Ps...>::type;
 [[nodiscard]] constexpr PolicyFault policy_fault(const PolicyList& all) {
   using enum PolicyFault;
   const TrainingPolicies& values = all.values;
-  const bool reproducible = values.virtual_ranks != 0, encodes = values.weight_hook != nullptr;
+  const bool reproducible = values.virtual_ranks != 0;
   if (all.others > 0) return no_policy;
   if (all.stages > 1) return two_stages;
   if (all.spaces > 1) return two_spaces;
@@ -229,15 +233,15 @@ using space_of_policies = typename space_or<Host, Ps...>::type;
   if (!all.compresses_somehow) return no_compression;
   if (all.compressions > 1) return two_compressions;
   if (all.compressions > 0 && all.precisions > 0) return compresses_precision;
-  if (values.hook != nullptr && values.hybrid) return hook_in_groups;
-  if ((values.hook != nullptr || encodes) && !all.host_accessible) return hook_elsewhere;
+  if (all.hooks_gradients && values.hybrid) return hook_in_groups;
+  if ((all.hooks_gradients || all.hooks_weights) && !all.host_accessible) return hook_elsewhere;
   if (all.hybrids > 1) return two_hybrids;
   if (all.replicates > 1) return two_replicates;
   if (values.replicate && values.hybrid) return replicates_hybrid;
   if (values.stage < Dynamic || values.stage > 3) return no_stage;
   if (values.accumulation == Accumulation::local && values.stage >= 2) return whole_gradients;
   if (values.hybrid && values.stage == 0) return nothing_sharded;
-  if (encodes && values.stage != 3 && values.stage != Dynamic) return nothing_gathered;
+  if (all.hooks_weights && values.stage != 3 && values.stage != Dynamic) return nothing_gathered;
   return none;
 }
 

@@ -97,7 +97,7 @@ class DistTensorSpec {
 
  protected:
   /// Returns the number of elements of this rank's part.
-  [[nodiscard]] std::size_t local_volume() const noexcept { return box_.volume(); }
+  [[nodiscard]] std::size_t local_volume() const noexcept { return volume(local_extents()); }
 
  private:
   friend struct detail::SpecAccess;

@@ -80,6 +80,7 @@ class FusedList {
       small_.clear();
     }
     for (const auto item : small_) block_ += blocks_[item];
+    if (items != 1) lengths_ = fnv1a(blocks_);
   }
 
   /// Returns the items that are transferred individually, in order.
@@ -91,7 +92,8 @@ class FusedList {
     return sides_.receive == ListSide::nothing ? Span<T, S>{} : receives_[item];
   }
 
-  [[nodiscard]] bool fuses() const noexcept { return !small_.empty(); }
+  /// Returns whether there is a call on packed copies. An empty list has one, so that it differs from other lists.
+  [[nodiscard]] bool fuses() const noexcept { return !small_.empty() || blocks_.empty(); }
   /// Returns the bytes of workspace for the packed copies, 0 if nothing is packed.
   [[nodiscard]] std::size_t fused_bytes() const noexcept {
     if (!fuses()) return 0;
@@ -113,12 +115,16 @@ class FusedList {
       });
     pieces.finish();
   }
-  /// Returns the call on the packed copies; all ranks must pass lists with the same lengths in the same order.
+  /// Returns the call on the packed copies, which the ranks compare with the lengths of all items.
   template <class MakeCall>
   [[nodiscard]] auto fused_call(MakeCall&& make_call) const {
-    auto call = make_call(as_const(send_), receive_);
-    if constexpr (requires { call.lengths; }) call.lengths = fnv1a(blocks_);
-    return call;
+    return compared(make_call(as_const(send_), receive_), blocks_.size());
+  }
+  /// Returns the call on an item of `large()`, which is compared in the same way: of lists of other lengths, no two
+  /// items match. The only item of a list matches a call on one buffer.
+  template <class MakeCall>
+  [[nodiscard]] auto call_on(std::size_t item, MakeCall&& make_call) const {
+    return compared(make_call(send(item), receive(item)), item);
   }
   void unpack(typename S::stream stream) {
     PieceCopies<S> pieces(stream);
@@ -129,6 +135,11 @@ class FusedList {
   }
 
  private:
+  template <class Call>
+  [[nodiscard]] Call compared(Call call, std::size_t item) const noexcept {
+    if constexpr (requires { call.lengths; }) call.lengths = lengths_ == 0 ? 0 : lengths_ + item;
+    return call;
+  }
   [[nodiscard]] static CopyPiece piece(Span<T, S> to, Span<const T, S> from) noexcept {
     return {reinterpret_cast<std::byte*>(to.data()), reinterpret_cast<const std::byte*>(from.data()), to.size_bytes()};
   }
@@ -154,7 +165,8 @@ class FusedList {
   std::vector<std::size_t> blocks_;  // elements of each item per rank
   std::vector<std::size_t> small_;
   std::vector<std::size_t> large_;
-  std::size_t block_ = 0;  // elements of all small items per rank
+  std::size_t block_ = 0;      // elements of all small items per rank
+  std::uint64_t lengths_ = 0;  // a hash; 0 for a single item
   Span<T, S> send_;
   Span<T, S> receive_;
 };
