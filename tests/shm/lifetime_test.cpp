@@ -144,8 +144,8 @@ TEST_CASE("long messages between processes arrive whole, from and to both kinds 
       for (const bool from_shared : {false, true})
         for (const bool to_shared : {false, true})
           for (const int first : {0, 1, 2}) {  // the rank that sends first; 2: both exchange
-            const auto from = from_shared ? shared_from.span().first(count) : std::span<float>(own_from).first(count);
-            const auto to = to_shared ? shared_to.span().first(count) : std::span<float>(own_to).first(count);
+            const auto from = from_shared ? shared_from.span().first(count) : distx::Span<float>(own_from).first(count);
+            const auto to = to_shared ? shared_to.span().first(count) : distx::Span<float>(own_to).first(count);
             const auto value = [&](int rank, std::size_t i) {
               return turn + static_cast<float>((static_cast<std::size_t>(rank) + i) % 1001);
             };
