@@ -137,7 +137,7 @@ class FusedList {
  private:
   template <class Call>
   [[nodiscard]] Call compared(Call call, std::size_t item) const noexcept {
-    if constexpr (requires { call.lengths; }) call.lengths = lengths_ == 0 ? 0 : lengths_ + item;
+    if constexpr (requires { call.lengths; }) call.lengths = lengths_ + item;
     return call;
   }
   [[nodiscard]] static CopyPiece piece(Span<T, S> to, Span<const T, S> from) noexcept {
