@@ -65,8 +65,12 @@ bool join_as(int first, int end, int size, int port, const std::string& token) {
     sockets.push_back(std::move(socket));
   }
   for (int rank = first; rank < end; ++rank) {
-    const auto bytes = control::text_of(
-        {{.kind = control::FrameKind::regrouped, .rank = rank, .size = size, .local_rank = rank, .local_size = size}});
+    const auto bytes = control::text_of({{.kind = control::FrameKind::regrouped,
+                                          .rank = rank,
+                                          .size = size,
+                                          .local_rank = rank,
+                                          .local_size = size,
+                                          .identity = 1}});
     auto& socket = sockets[static_cast<std::size_t>(rank - first)];
     if (socket.exchange(bytes.size(), limit) != 0 || socket.take(bytes.size()) != bytes) return false;
   }
