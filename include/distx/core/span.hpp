@@ -73,11 +73,17 @@ class Span {
 
 }  // namespace distx::inline DISTX_ABI
 
-/// A Span may end before its elements do, so one that a function returns converts to a std::span.
+// A Span may end before its elements do, so one that a function returns converts to a std::span.
+/// @cond
+namespace std::ranges {
+
 template <class T, distx::MemorySpace Space>
-inline constexpr bool std::ranges::enable_borrowed_range<distx::Span<T, Space>> = true;
+inline constexpr bool enable_borrowed_range<distx::Span<T, Space>> = true;
 template <class T, distx::MemorySpace Space>
-inline constexpr bool std::ranges::enable_view<distx::Span<T, Space>> = true;
+inline constexpr bool enable_view<distx::Span<T, Space>> = true;
+
+}  // namespace std::ranges
+/// @endcond
 
 namespace distx::inline DISTX_ABI {
 
