@@ -276,12 +276,16 @@ TEST_CASE("every connector: a rank that throws ends the others' calls, and is re
 TEST_CASE(
     "a connector of keys and values names the rank that passes another number of bytes, and a rank out of range") {
   const auto messages = run_by_map(3, seconds(60), [](AnyConnector& connector) {
-    std::vector<std::byte> bytes(connector.rank() == 2 ? 5 : 4);
-    const auto error =
-        error_of<distx::MismatchError>([&] { connector.broadcast(bytes, connector.rank() == 2 ? 0 : 2); });
-    expect_in(error,
+    const std::vector<std::byte> sent(connector.rank() == 2 ? 5 : 4);
+    std::vector<std::byte> received(3 * sent.size());
+    expect_in(error_of<distx::MismatchError>([&] { connector.all_gather(sent, received); }),
               connector.rank() == 2 ? "rank 0 passes 4 bytes, this rank 5" : "rank 2 passes 5 bytes, this rank 4");
+    std::vector<std::byte> bytes(connector.rank() == 2 ? 5 : 4);
+    const auto broadcast = [&] { connector.broadcast(bytes, 2); };
+    if (connector.rank() == 2) return broadcast();
+    expect_in(error_of<distx::MismatchError>(broadcast), "rank 2 passes 5 bytes, this rank 4");
   });
+  CHECK(messages == Messages(3));
   CHECK(error_of<distx::ConnectError>([] { distx::KeyValueConnector(Map(), "", 2, 2); }).find("invalid rank 2") !=
         std::string::npos);
 }

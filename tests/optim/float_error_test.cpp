@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t averages = 128;
 constexpr std::uint64_t average_steps = 1000;
-constexpr std::size_t decaying = 65536;
+constexpr std::size_t decaying = 8192;
 
 /// The error of values in all steps, relative to their size.
 class RelativeError {
