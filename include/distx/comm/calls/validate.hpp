@@ -49,6 +49,7 @@ struct Fingerprint {
 
 namespace detail {
 
+/// The checks of a call. Those of every call are inlined: their conditions take less than a call of them.
 template <MemorySpace Space>
 class Validation {
  public:
@@ -82,7 +83,7 @@ class Validation {
       rest -= counts[r];
     }
   }
-  void same(std::size_t send, std::size_t receive) const {
+  [[gnu::always_inline]] void same(std::size_t send, std::size_t receive) const {
     if (send != receive) [[unlikely]]
       fail("send has " + std::to_string(send) + " elements, receive has " + std::to_string(receive));
   }
@@ -91,7 +92,7 @@ class Validation {
       fail(std::string(which) + " has " + std::to_string(has) + " elements, " + why + " " + std::to_string(needs));
   }
   /// Checks that both spans have the same element type.
-  void same_type() const {
+  [[gnu::always_inline]] void same_type() const {
     const auto& send = call_.send;
     const auto& receive = call_.receive;
     if (send.type() != receive.type() || send.element_bytes() != receive.element_bytes()) [[unlikely]]
@@ -100,7 +101,7 @@ class Validation {
            " (" + std::to_string(receive.element_bytes()) + " bytes)");
   }
   /// Checks that the op reduces elements of the type that is sent.
-  void op_fits() const {
+  [[gnu::always_inline]] void op_fits() const {
     if (call_.op.type() == ElementType::bytes) [[unlikely]]
       fail("elements of type bytes cannot be reduced: pass typed spans, and an op that AnyOp::make or make_op returns");
     if (call_.op.type() != call_.send.type()) [[unlikely]]
@@ -108,7 +109,7 @@ class Validation {
            std::string(name_of(call_.send.type())));
   }
   /// Checks that the spans are disjoint, or coincide as in an in-place call.
-  void apart(const std::byte* in_place_send, const std::byte* in_place_receive) const {
+  [[gnu::always_inline]] void apart(const std::byte* in_place_send, const std::byte* in_place_receive) const {
     const auto& send = call_.send;
     const auto& receive = call_.receive;
     if (send.empty() || receive.empty() || (send.bytes() == in_place_send && receive.bytes() == in_place_receive))
