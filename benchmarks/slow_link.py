@@ -20,12 +20,7 @@ if reason:
     sys.exit(f"skipped: {reason}")
 hosts = namespaces.Hosts(2, options.megabits)
 try:
-    file = os.path.join(hosts.folder, "slots")
-    with open(file, "w", encoding="ascii") as out:
-        out.write("node1 slots=1\nnode2 slots=1\n")
-    started = hosts.start("node1", "mpirun", "-np", 2, "--hostfile", file, "--mca", "plm_rsh_agent", hosts.agent, "--bind-to",
-                          "none", os.path.abspath(options.program), *words, TERM="dumb", OMPI_ALLOW_RUN_AS_ROOT="1",
-                          OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_pml="ob1", OMPI_MCA_btl="self,tcp")
+    started = hosts.started(hosts.mpirun([1, 1], os.path.abspath(options.program), *words, OMPI_MCA_pml="ob1", OMPI_MCA_btl="self,tcp"))
     [(status, text)] = hosts.finish([started], 300)
     print(text, end="")
 finally:

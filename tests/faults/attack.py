@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Kills or stops one rank of a training at a random moment, again and again, and checks how the others end.
 
-    tests/faults/attack.py PROGRAM --backend shm|mpi|gloo [--kills N] [--stops N] [--inside N] [--elastic N] [--join N]
-                           [--over-tcp] [--pipeline] [--ranks N] [--seed N] [--strict]
+    tests/faults/attack.py PROGRAM --backend shm|mpi|mpi-vendor|gloo [--kills N] [--stops N] [--inside N] [--elastic N] [--join N]
+                           [--hosts N] [--over-tcp] [--pipeline] [--ranks N] [--seed N] [--strict]
 
-With --pipeline the trainings that are killed and stopped are pipelines of two stages. With --inside rank 1 stops itself N times while it reads the other ranks' memory. With --elastic N trainings that continue on the
+With mpi-vendor, large collectives are MPI's own. With --hosts the ranks over MPI are on that many hosts, made of namespaces, which
+needs root. With --pipeline the trainings that are killed and stopped are pipelines of two stages. With --inside rank 1 stops itself N times while it reads the other ranks' memory. With --elastic N trainings that continue on the
 ranks that are left have one rank killed, every third of them a second one, and must end with the weights of an undisturbed one;
 or with a CheckpointError if a rank and the next one are killed. With --over-tcp these are started by tools/run --no-kill, and
 must end with a ConnectError if rank 0, which serves the others, is killed. With --join N a rank is killed and another process
@@ -29,6 +30,9 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "hosts"))
+import namespaces  # noqa: E402
+
 DEADLINE = 3  # seconds; the programs' own
 SLACK = 5  # seconds from the deadline to the last report; over MPI, a rank that unwinds waits 2 s for the others
 ATTACKED = object()  # stands for the file whose existence notifies a job that the attack is over
@@ -42,6 +46,8 @@ TYPED = re.compile(r"^rank (\d+) ended by (TimeoutError|RankFailure|RevokedError
 class Job:
     """The ranks of one training."""
 
+    hosts = None  # the namespaces in which ranks over MPI run
+
     def __init__(self, program, backend, stage, ranks, how=(), over_tcp=False, by_hand=False):
         self.shared_before = shared_files()
         self.folder = tempfile.mkdtemp(prefix="distx-attack-")
@@ -54,12 +60,14 @@ class Job:
         self.streams = streams = {"stdin": subprocess.DEVNULL, "stdout": self.output, "stderr": subprocess.STDOUT,
                                   "start_new_session": True}
         self.processes = []
-        if backend == "mpi":
-            mpirun = os.path.join(os.path.dirname(HERE), "mpirun")
+        if backend.startswith("mpi"):
+            mpirun = [os.path.join(os.path.dirname(HERE), "mpirun"), "--timeout", "300", "--enable-recovery", str(ranks)]
+            if self.hosts:
+                slots = [ranks // len(self.hosts.names) + (host < ranks % len(self.hosts.names)) for host in range(len(self.hosts.names))]
+                mpirun = self.hosts.mpirun(slots, "--enable-recovery", OMPI_MCA_mpi_yield_when_idle=1)
             # Each rank writes to the file itself: a busy mpirun passes output on late.
             itself = ["sh", "-c", 'exec "$@" >>"$0" 2>&1', self.output.name]
-            self.processes.append(subprocess.Popen([mpirun, "--timeout", "300", "--enable-recovery", str(ranks), *itself, *command],
-                                                   env=self.environment, **streams))
+            self.processes.append(subprocess.Popen([*mpirun, *itself, *command], env=self.environment, **streams))
         elif over_tcp and not by_hand:
             launcher = os.path.join(HERE, "..", "..", "tools", "run")
             self.processes.append(subprocess.Popen([launcher, "--no-kill", "-n", str(ranks), *command], env=self.environment, **streams))
@@ -229,7 +237,7 @@ def attack(program, backend, ranks, way, strict, pipeline, chance):
     stage = f"{stage}p" if pipeline else stage
     victim = 1 if way == "inside" else victim
     done = f"{way} rank {victim} of {ranks} at stage {stage} after {delay:.3f} s"
-    job = Job(program, backend, stage, ranks, ["inside"] if way == "inside" else ["stay", ATTACKED] if backend == "mpi" else [])
+    job = Job(program, backend, stage, ranks, ["inside"] if way == "inside" else ["stay", ATTACKED] if backend.startswith("mpi") else [])
     try:
         if not job.wait_for(job.trains, 120):
             return [f"the training does not begin:\n{job.text()}"], done
@@ -258,21 +266,21 @@ def attack(program, backend, ranks, way, strict, pipeline, chance):
         limit = DEADLINE + SLACK + job.paused
         most = longest_wait(strict) + job.paused
         if way != "kill":
-            limit = most + ((2.5 if backend == "mpi" else 0.5) if strict else SLACK)
+            limit = most + ((2.5 if backend.startswith("mpi") else 0.5) if strict else SLACK)
         if seconds > limit:
             wrong.append(f"the survivors ended after {seconds:.1f} s, later than {limit:.1f} s")
         wrong += judge_waits(waited, victim, way, most, seconds, errors)
         if way != "kill":
             os.kill(ids[victim], signal.SIGCONT)
             survivors.add(victim)
-        if backend == "mpi":
+        if backend.startswith("mpi"):
             job.wait_for(lambda: survivors <= ended())
             job.end_attack()
         wrong += job.left()
         wrong += [f"rank {rank} did not end by a typed error" for rank in sorted(survivors - ended())]
         if re.search(r"Segmentation fault|signal 11|terminate called|Aborted|ended by something else", job.text()):
             wrong.append("a crash, or an error of another type")
-        if backend != "mpi":
+        if not backend.startswith("mpi"):
             job.wait_for(lambda: all(process.poll() is not None for process in job.processes))  # they may be exiting
             statuses = [process.poll() for process in job.processes]
             if statuses != [3 if rank in survivors else -signal.SIGKILL for rank in range(ranks)]:
@@ -382,7 +390,7 @@ def attack_joining(program, backend, ranks, twice, over_tcp, chance):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
-    parser.add_argument("--backend", choices=["shm", "mpi", "gloo"], required=True)
+    parser.add_argument("--backend", choices=["shm", "mpi", "mpi-vendor", "gloo"], required=True)
     parser.add_argument("--kills", type=int, default=4)
     parser.add_argument("--stops", type=int, default=1)
     parser.add_argument("--inside", type=int, default=0)
@@ -390,10 +398,15 @@ def main():
     parser.add_argument("--join", type=int, default=0)
     parser.add_argument("--over-tcp", action="store_true")
     parser.add_argument("--pipeline", action="store_true")
+    parser.add_argument("--hosts", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--strict", action="store_true", help="no wait exceeds 1.1 deadlines: for a quiet host")
     arguments = parser.parse_args()
+    if arguments.hosts:
+        if reason := namespaces.reason_against():
+            sys.exit(f"skipped: {reason}")
+        Job.hosts = namespaces.Hosts(arguments.hosts)
     chance = random.Random(arguments.seed)
     failures = 0
     for way in ["kill"] * arguments.kills + ["stop"] * arguments.stops + ["inside"] * arguments.inside:
@@ -416,4 +429,8 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    finally:
+        if Job.hosts:
+            Job.hosts.close()

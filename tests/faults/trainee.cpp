@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Trains until something ends it, and prints what: `trainee shm|mpi|gloo STAGE DEADLINE_IN_SECONDS
+// Trains until something ends it, and prints what: `trainee shm|mpi|mpi-vendor|gloo STAGE DEADLINE_IN_SECONDS
 // [stay FILE|inside|elastic FILE|join FILE N]`. A STAGE such as 2p trains a pipeline of two stages. With `stay` it
 // exits once FILE exists, because mpirun ends all ranks when one exits without MPI_Finalize. With `inside` rank 1 stops
 // itself while it reads the other ranks' memory. With `elastic` the training continues on the surviving ranks, and
@@ -72,7 +72,7 @@ template <int Stage, class C>
   for (const char* name : {"first", "second", "third"}) parameters.emplace_back(name, width * width / 4);
   distx::DataParallel<distx::ZeRO<Stage>> training(comm, parameters, distx::AdamW{},
                                                    {.bucket_bytes = std::size_t{1} << 18});
-  std::vector<float> large(std::size_t{1} << 20, 1.0f);
+  static std::vector<float> large(std::size_t{1} << 20, 1.0f);  // MPI's own collectives may keep it
   Clock clock;
   for (int step = 0;; ++step) try {
       clock.begin_step();
@@ -302,7 +302,11 @@ void run(int argc, char** argv) {
   if (backend == "gloo" && elastic) return train_elastic_at(stage, connector, attacked, ranks, deadline, gloo);
   if (backend == "gloo") train_at(gloo(connector), stage, pipelined);
 #endif
-  const auto mpi = [&](auto& from) { return distx::MpiCommunicator(from, {.deadline = deadline}); };
+  const auto mpi = [&](auto& from) {
+    using distx::MpiCollectives;
+    const auto collectives = backend == "mpi-vendor" ? MpiCollectives::vendor : MpiCollectives::by_size;
+    return distx::MpiCommunicator(from, {.deadline = deadline, .collectives = collectives});
+  };
   if (elastic) return train_elastic_at(stage, connector, attacked, ranks, deadline, mpi);
   train_at(mpi(connector), stage, pipelined);
 }

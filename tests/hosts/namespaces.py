@@ -75,9 +75,22 @@ class Hosts:
 
     def start(self, name, *words, **variables):
         """Starts a program on a host, with these variables; its output is text in one pipe."""
-        return subprocess.Popen(self.words(name, *words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, text=True, env={**plain_environment(), **variables},
-                                start_new_session=True, preexec_fn=lambda: libc.prctl(1, signal.SIGKILL))
+        return self.started(self.words(name, *words), **variables)
+
+    @staticmethod
+    def started(command, **variables):
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                env={**plain_environment(), **variables}, start_new_session=True,
+                                preexec_fn=lambda: libc.prctl(1, signal.SIGKILL))
+
+    def mpirun(self, slots, *words, **variables):
+        """Returns the command of Open MPI's mpirun on node1, with these slots on the hosts and these variables."""
+        file = os.path.join(self.folder, "slots")
+        with open(file, "w", encoding="ascii") as out:
+            out.writelines(f"{name} slots={count}\n" for name, count in zip(self.names, slots))
+        variables = {"TERM": "dumb", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **variables}
+        return self.words("node1", "env", *(f"{name}={value}" for name, value in variables.items()), "mpirun", "-np", sum(slots),
+                          "--hostfile", file, "--mca", "plm_rsh_agent", self.agent, "--bind-to", "none", *words)
 
     def link(self, name, state):
         """Plugs a host's cable in or out: "up" or "down"."""

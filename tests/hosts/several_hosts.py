@@ -60,12 +60,7 @@ class Programs(unittest.TestCase):
 
     def by_mpirun(self, slots, *words):
         """Starts Open MPI's mpirun on node1, with these slots on the hosts."""
-        file = os.path.join(self.hosts.folder, "slots")
-        with open(file, "w", encoding="ascii") as out:
-            out.writelines(f"node{host + 1} slots={count}\n" for host, count in enumerate(slots))
-        return [self.hosts.start("node1", "mpirun", "-np", sum(slots), "--hostfile", file, "--mca", "plm_rsh_agent",
-                                 self.hosts.agent, "--bind-to", "none", *words, OMPI_ALLOW_RUN_AS_ROOT="1",
-                                 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_mpi_yield_when_idle="1", TERM="dumb")]
+        return [self.hosts.started(self.hosts.mpirun(slots, *words, OMPI_MCA_mpi_yield_when_idle=1))]
 
     def text_of(self, processes, seconds=40):
         done = self.hosts.finish(processes, seconds)

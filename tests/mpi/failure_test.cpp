@@ -386,6 +386,31 @@ TEST_CASE("MPI does not write to the program's memory after a call was given up"
   }
 }
 
+/// A sum that rank 0 does not end while it is held.
+struct HeldSum {
+  static constexpr bool commutative = true;
+  static inline std::atomic<bool> held{false};
+  float operator()(float a, float b) const {
+    while (held) std::this_thread::yield();
+    return a + b;
+  }
+};
+
+TEST_CASE("a blocking collective of MPI's own that does not end throws at the deadline" * needs_ranks(2)) {
+  static std::vector<float> values(1'000'000, 1.0f);  // MPI keeps it
+  HeldSum::held = world().rank() == 0;
+  const auto began = std::chrono::steady_clock::now();
+  const auto said = error_of<Error>([&] {
+    MpiCommunicator comm(world(), {.deadline = 500ms, .collectives = MpiCollectives::vendor});
+    all_reduce(comm, values, HeldSum{});
+  });
+  CAPTURE(said);
+  CHECK(contains(said, "timed out after 0.5 s: not all ranks joined and continued the call; MPI keeps its operands"));
+  CHECK(std::chrono::steady_clock::now() - began < 30s);
+  world().barrier();
+  HeldSum::held = false;
+}
+
 TEST_CASE("a training that times out frees no memory that MPI accesses later, and a late rank is notified" *
           needs_ranks(2)) {
   for (const auto& [sharded, vendor] : {std::pair(false, false), {true, false}, {false, true}, {true, true}}) {

@@ -44,7 +44,9 @@ extern "C" int MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int
 int main(int argc, char** argv) {
   auto connector = distx::connect(argc, argv);
   distx::MpiCommunicator comm(connector);
-  distx::MpiCommunicator vendor(connector, {.collectives = distx::MpiCollectives::vendor});
+  // Under a deadline another thread makes them.
+  distx::MpiCommunicator vendor(connector,
+                                {.deadline = distx::no_timeout, .collectives = distx::MpiCollectives::vendor});
   distx::AnyCommunicator<> any(vendor.share());
   std::vector<float> few(4, 1.0f), many(1 << 16, 1.0f);  // the latter are too large to be sent with the comparison
   for (const auto values : {&few, &many}) distx::all_reduce(comm, *values, distx::sum);  // all memory is there

@@ -12,15 +12,17 @@ namespace distx::inline DISTX_ABI {
 enum class MpiCollectives {
   /// Those of distx on up to `MpiOptions::most_scheduled_ranks` ranks, those of MPI on more.
   by_size,
-  /// Those of MPI, which may use the network's topology and hardware. They cannot be ended: if a rank
-  /// fails inside one, its peers wait until the launcher terminates them. Results have the bits of MPI's order.
+  /// Those of MPI, which may use the network's topology and hardware. Results have the bits of MPI's order. They cannot
+  /// be ended: if one does not end within the deadline, or a rank has failed, the call throws, and MPI keeps its
+  /// operands, which must exist until the process ends.
   vendor,
 };
 
 /// Options of an MpiCommunicator; the same on every rank.
 struct MpiOptions {
   /// The time that a call waits for the other ranks before it throws TimeoutError; with `no_timeout` calls wait
-  /// indefinitely. It does not limit the rest of a message that has begun to arrive, nor MPI's own collectives.
+  /// indefinitely. It does not limit the rest of a message that has begun to arrive. Under a deadline, MPI's blocking
+  /// collectives are made on a thread of distx, or, if MPI does not serve threads, are replaced by nonblocking ones.
   Timeout deadline = default_deadline;
   /// When the ranks compare their calls. With `Check::off` and `no_timeout` every call goes directly to MPI. After
   /// `shrink` the ranks compare every call.

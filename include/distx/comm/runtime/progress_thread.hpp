@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <memory>
@@ -71,6 +72,8 @@ class ProgressThread {
 
   /// Blocks until that task is done.
   void wait(const Completion& ticket);
+  /// Sleeps until the thread has run that task, but at most for the limit; returns whether it has.
+  [[nodiscard]] bool sleep_until(const Completion& ticket, std::chrono::milliseconds limit);
 
  private:
   /// Spins briefly, then sleeps, because the progress thread may need this core. It needs no deadline: the waits inside

@@ -35,6 +35,10 @@ DISTX_INLINE void ProgressThread::wait(const Completion& ticket) {
   waiting_.fetch_sub(1, std::memory_order_relaxed);
   if (left()) wake_.notify_one();
 }
+DISTX_INLINE bool ProgressThread::sleep_until(const Completion& ticket, std::chrono::milliseconds limit) {
+  std::unique_lock lock(mutex_);
+  return over_.wait_for(lock, limit, [&] { return ticket.done(); });
+}
 DISTX_INLINE void ProgressThread::wait_for_thread(const Completion& ticket) {
   const auto ready = [&] { return ticket.done() || !busy_.load(std::memory_order_relaxed); };
   for (int round = 0; round < 64; ++round) {

@@ -35,15 +35,14 @@ class EarlyWarning {
     return *due_;
   }
   /// @param overdue  returns which ranks are missing, or the message that the wait has at its deadline: "timed out
-  /// after 5 s:
-  ///   rank 1 did not join"
+  /// after 5 s: rank 1 did not join; a consequence of the timeout"
   template <class Overdue>
   void operator()(const ErrorContext& context, Overdue&& overdue) {
     if (due() == clock::time_point::max() || clock::now() < due()) return;
     due_ = clock::time_point::max();
-    const std::string message = overdue();
-    const auto end = message.find(": ");
-    const auto missing = end == std::string::npos ? message : message.substr(end + 2);
+    std::string missing = overdue();
+    if (const auto begin = missing.find(": "); begin != std::string::npos) missing.erase(0, begin + 2);
+    missing.resize(std::min(missing.find("; "), missing.size()));
     std::fputs(
         (error_message("waiting for " + Timeout(patience_).to_string() + ": " + missing, context) + "\n").c_str(),
         stderr);

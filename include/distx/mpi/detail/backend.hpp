@@ -20,6 +20,7 @@
 #include "distx/core/detail/fnv1a.hpp"
 #include "distx/core/detail/revocation_reason.hpp"
 #include "distx/mpi/communicator.hpp"
+#include "distx/mpi/detail/aside.hpp"
 #include "distx/mpi/detail/collectives.hpp"
 #include "distx/mpi/detail/session.hpp"
 
@@ -66,7 +67,7 @@ class MpiBackend {
     session_->control().join(transport_.identity, revoked_);
     if (self().rank != 0 || self().size == 1 || !EarlyWarning::is_on()) return;
     const char* const text = transport_.scheduled ? "distx makes large collectives, in rank order"
-                                                  : "MPI makes large collectives, which no deadline ends";
+                                                  : "MPI makes large collectives, in its own order";
     std::fputs((error_message(text, session_->where("MpiCommunicator")) + "\n").c_str(), stderr);
   }
   MpiBackend(const MpiBackend&) = delete;
@@ -112,12 +113,17 @@ class MpiBackend {
       const std::uint64_t number = blocking_calls_++;
       const bool joined = compares(call);
       if (joined && complete_compared(call, number)) return;
-      // MPI's blocking collective has no deadline, so it is used only if every rank has joined or the deadline is
-      // unlimited.
-      const bool starts = !joined && !options_.deadline.unlimited();
-      job_->open(call, native_handle(), starts, blocking_queue_.transport().tag(MessageStage::first, number));
+      // MPI's blocking collective, which has no deadline, is the faster one. On another thread this one can leave it.
+      const bool timed = !options_.deadline.unlimited(), aside = timed && joined && transport_.serves_threads;
+      job_->open(call, native_handle(), timed && !aside, blocking_queue_.transport().tag(MessageStage::first, number));
       try {  // inlined: few frames between MPI and the caller
-        issue(*job_, call);
+        const auto overdue = [this] { return job_->overdue(options_.deadline); };
+        if (aside) [[unlikely]]
+          aside_.run(call, [&](auto&& ended, auto&& sleep) {
+            wait_for(ended, overdue, job_->context(), {false, number + 1}, sleep);
+          });
+        else
+          issue(*job_, call);
         if (!job_->idle()) [[unlikely]]
           wait(*job_, {false, number + 1});
         job_->finish();
@@ -467,6 +473,7 @@ class MpiBackend {
   std::shared_ptr<Session> session_;
   Transport transport_;
   std::unique_ptr<Job> job_;
+  Aside aside_{*job_};
   QueuedCollectives blocking_queue_, started_queue_;
   std::atomic<bool> revoked_{false};
   std::atomic<bool> knows_of_mismatch_{false};    ///< a call of this rank has thrown it

@@ -150,6 +150,8 @@ class Job {
 
   /// Returns whether MPI still uses this object, whose memory must then never be freed.
   [[nodiscard]] bool left_behind() const noexcept { return left_behind_; }
+  /// Leaves this object to MPI, which is in a call on another thread.
+  void leave() noexcept { left_behind_ = true; }
   [[nodiscard]] bool idle() const noexcept { return requests_.empty(); }
 
   /// Returns whether all requests are complete and the sizes of the received messages have been checked.
@@ -185,7 +187,9 @@ class Job {
       if (ranks.find(text) == std::string::npos) ranks += (ranks.empty() ? "" : " and ") + text;
     }
     return "timed out after " + deadline.to_string() + ": " +
-           (ranks.empty() ? "not all ranks joined and continued the call" : ranks);
+           (!ranks.empty() ? ranks
+                           : "not all ranks joined and continued the call; MPI keeps its operands, which must exist "
+                             "until this process ends");
   }
 
   /// Does the local work after the communication.
@@ -208,6 +212,7 @@ class Job {
   /// memory that its owner frees; MPI keeps the requests that do not complete. A receive that has begun cannot be
   /// cancelled, and is waited for. Messages from and to a rank that is known to have ended are not.
   void abandon(std::chrono::milliseconds patience) noexcept {
+    if (left_behind_) return;
     for (std::size_t i = 0; i < requests_.size(); ++i)
       if (requests_[i] != MPI_REQUEST_NULL && awaited_[i].receives) MPI_Cancel(&requests_[i]);
     const auto has_ended = [](MPI_Request& request) {

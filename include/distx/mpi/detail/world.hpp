@@ -247,10 +247,15 @@ class World {
     std::vector<int> left = left_;
     std::erase(left, rank_);
     control_->send(~left_group_, left, {});
-    // On the control communicator, so that no other call of a rank can match this barrier.
-    if (!is_left()) check(MPI_Ibarrier(control_->comm(), &request), "MPI_Ibarrier", context);
+    // On the control communicator, so that no other call of a rank can match the barriers. They are two: a rank that is
+    // late may pass one that the others have given up, but not the one that they enter once they have passed it.
+    int barriers = 0;
     const auto ready = [&] {
-      if (!is_left()) return try_complete(request, "MPI_Ibarrier", context);
+      while (!is_left()) {
+        if (barriers > 0 && !try_complete(request, "MPI_Ibarrier", context)) return false;
+        if (++barriers > 2) return true;
+        check(MPI_Ibarrier(control_->comm(), &request), "MPI_Ibarrier", context);
+      }
       for (const auto& received : control_->received(~left_group_)) std::erase(left, received.from);
       return left.empty();
     };
