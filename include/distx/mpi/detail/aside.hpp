@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <atomic>
 #include <chrono>
 #include <memory>
 
@@ -27,6 +28,7 @@ class Aside {
            [this](const Timeout& limit, auto&&, auto&& stopped) { return this->sleep(limit, stopped); });
     } catch (...) {
       if (sleep(Job::least_patience, [] { return false; }) != WaitEnd::ready) {
+        left_ = true;
         task_->job.leave();
         (void)thread_.release();
       }
@@ -34,6 +36,8 @@ class Aside {
     }
     task_->rethrow();
   }
+  /// Returns whether the thread is in MPI until the process ends, and may hold a lock of MPI's. Any thread may ask.
+  [[nodiscard]] bool left() const noexcept { return left_; }
 
  private:
   struct Task final : ProgressTask {
@@ -56,6 +60,7 @@ class Aside {
 
   std::shared_ptr<Task> task_;
   std::unique_ptr<ProgressThread> thread_;
+  std::atomic<bool> left_{false};
 };
 
 }  // namespace distx::inline DISTX_ABI::detail::mpi

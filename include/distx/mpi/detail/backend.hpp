@@ -89,7 +89,9 @@ class MpiBackend {
   void revoke(const std::string& reason) noexcept try {
     knows_of_mismatch_ = true;  // this rank throws the error itself, even if a peer was first
     const auto why = RevocationReason::parse(reason).by(self().rank);
-    session_->control().publish(transport_.identity, why.published(), transport_.ranks);
+    // MPI would perhaps not return anymore: the ranks of the call that was left have the same deadline.
+    const std::span<const int> others = aside_.left() ? std::span<const int>() : transport_.ranks;
+    session_->control().publish(transport_.identity, why.published(), others);
   } catch (const std::bad_alloc&) {
     session_->control().publish(transport_.identity, reason, {});
   }
@@ -128,6 +130,7 @@ class MpiBackend {
           wait(*job_, {false, number + 1});
         job_->finish();
       } catch (...) {
+        if (aside_.left()) session_->world().note_broken(true);
         job_->abandon(Job::least_patience);
         throw;
       }
