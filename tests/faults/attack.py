@@ -389,7 +389,7 @@ def attack_joining(program, backend, ranks, twice, over_tcp, chance):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("program")
+    parser.add_argument("program", type=os.path.abspath)  # a host may start it in another folder
     parser.add_argument("--backend", choices=["shm", "mpi", "mpi-vendor", "gloo"], required=True)
     parser.add_argument("--kills", type=int, default=4)
     parser.add_argument("--stops", type=int, default=1)
